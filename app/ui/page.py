@@ -32,6 +32,15 @@ async () => {
 """
 
 
+_EXAMPLES = (
+    "Hi! What can you do?",
+    "How do I make answers less random?",
+    "What does top-p do?",
+    "How do I use another model?",
+)
+_TEMPORARY_HINT = "Kept in memory only. It isn't listed, and it's deleted after a day or when Deskmate stops."
+
+
 def build_page(services: Callable[[], Services]) -> gr.Blocks:
     """Return the page. ``services`` is called per event, because the services open after the page is built."""
     with gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page:
@@ -39,8 +48,14 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
             with gr.Column(elem_id="dm-conversations", min_width=0):
                 Conversations()
             with gr.Column(elem_id="dm-chat", min_width=0):
-                Header()
-                Chat()
+                Header("New chat", panels=Header.PANELS)
+                Chat(
+                    actions=Chat.ACTIONS,
+                    examples=_EXAMPLES,
+                    temporary_hint=_TEMPORARY_HINT,
+                    keep_edits=True,
+                    height=None,
+                )
                 Composer(elem_id="dm-composer")
             with gr.Column(elem_id="dm-settings", min_width=0):
                 Settings()

@@ -120,7 +120,7 @@ class ChatPage:
         return self.wait_for_end()
 
     def open_settings(self) -> None:
-        toggle = self.page.locator("#dm-toggle-settings")
+        toggle = self.page.locator(".dm-toggle-settings")
         if toggle.get_attribute("aria-expanded") == "false":
             toggle.click()
         expect(self.page.get_by_role("heading", name="Settings", exact=True)).to_be_visible()

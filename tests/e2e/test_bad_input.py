@@ -73,7 +73,7 @@ def test_unknown_conversation(chat: ChatPage) -> None:
     chat.open("0198c000-0000-7000-8000-000000000000")
     expect(chat.alert).to_contain_text("does not exist")
     assert _path(chat.page) == "/"
-    expect(chat.page.locator("#dm-welcome")).to_be_visible()
+    expect(chat.page.locator(".dm-welcome")).to_be_visible()
 
 
 def _path(page: Page) -> str:

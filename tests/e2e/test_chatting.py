@@ -16,7 +16,7 @@ from tests.e2e.server import Server
 
 def test_guide_answers_and_stops_by_itself(guide_chat: ChatPage) -> None:
     chat = guide_chat
-    expect(chat.page.locator("#dm-status")).to_have_text("guide · ready")
+    expect(chat.page.locator(".dm-status")).to_have_text("guide · ready")
     reply = chat.ask("hi")
     assert len(reply.strip()) > 3
     expect(chat.replies.last.locator(".dm-stats")).to_contain_text("ended by itself")
@@ -50,7 +50,7 @@ def test_a_line_under_the_reply_says_what_it_took(chat: ChatPage) -> None:
 def test_temperature_zero_and_seeds_give_the_same_reply_again(chat: ChatPage) -> None:
     def reply(temperature: str, seed: str) -> str:
         chat.page.get_by_role("button", name="New chat").click()
-        expect(chat.page.locator("#dm-welcome")).to_be_visible()
+        expect(chat.page.locator(".dm-welcome")).to_be_visible()
         chat.set_number("Temperature", temperature)
         chat.set_number("Maximum length", "60")
         chat.set_number("Seed", seed)
@@ -136,7 +136,7 @@ def test_arrow_up_brings_the_last_message_back(chat: ChatPage) -> None:
 
 
 def test_examples_fill_the_box(chat: ChatPage) -> None:
-    example = chat.page.locator("#dm-examples button").first
+    example = chat.page.locator(".dm-examples button").first
     text = example.inner_text()
     example.click()
     expect(chat.box).to_have_value(text)
@@ -162,12 +162,12 @@ def _expect_copied(page: Page, text: str) -> None:
 def test_however_little_one_scrolls_up_the_text_stays_there(chat: ChatPage) -> None:
     chat.page.set_viewport_size({"width": 700, "height": 420})
     chat.send("another long one")
-    chat.page.wait_for_function("document.getElementById('dm-scroll').scrollTop > 200")
-    chat.page.locator("#dm-scroll").hover()
+    chat.page.wait_for_function("document.querySelector('.dm-scroll').scrollTop > 200")
+    chat.page.locator(".dm-scroll").hover()
     chat.page.mouse.wheel(0, -10)
     before = _at_rest(chat.page)
     expect(chat.page.get_by_role("button", name="Jump to latest")).to_be_visible()
-    assert chat.page.evaluate("document.getElementById('dm-scroll').scrollTop") == before
+    assert chat.page.evaluate("document.querySelector('.dm-scroll').scrollTop") == before
     chat.page.keyboard.press("Escape")
     chat.wait_for_end()
 
@@ -175,7 +175,7 @@ def test_however_little_one_scrolls_up_the_text_stays_there(chat: ChatPage) -> N
 def _at_rest(page: Page) -> float:
     """Where the messages stand once the wheel's scrolling, which takes some frames, has come to its end."""
     script = """() => new Promise(resolve => {
-      const scroller = document.getElementById("dm-scroll");
+      const scroller = document.querySelector(".dm-scroll");
       let last = scroller.scrollTop, since = 0;
       const look = () => {
         since = scroller.scrollTop === last ? since + 1 : 0;
@@ -191,17 +191,17 @@ def _at_rest(page: Page) -> float:
 def test_page_follows_the_text_unless_scrolled_up(chat: ChatPage) -> None:
     chat.page.set_viewport_size({"width": 700, "height": 420})
     chat.send("a long one")
-    at_end = "() => { const s = document.getElementById('dm-scroll'); return s.scrollTop > 200 && "
+    at_end = "() => { const s = document.querySelector('.dm-scroll'); return s.scrollTop > 200 && "
     at_end += "s.scrollHeight - s.scrollTop - s.clientHeight < 24; }"
     chat.page.wait_for_function(at_end)
 
-    chat.page.locator("#dm-scroll").hover()
+    chat.page.locator(".dm-scroll").hover()
     chat.page.mouse.wheel(0, -160)
     latest = chat.page.get_by_role("button", name="Jump to latest")
     expect(latest).to_be_visible()
     before = _at_rest(chat.page)
     chat.wait_for_text(len(chat.text()) + 300)
-    assert chat.page.evaluate("document.getElementById('dm-scroll').scrollTop") == before
+    assert chat.page.evaluate("document.querySelector('.dm-scroll').scrollTop") == before
 
     latest.click()
     chat.page.wait_for_function(at_end)

@@ -35,11 +35,11 @@ def test_rename(seeded: ChatPage, new_tab: NewTab) -> None:
     field = seeded.page.get_by_label("New title")
     field.fill("Rose <b>quartz</b>")
     field.press("Enter")
-    expect(seeded.page.locator("#dm-title")).to_have_text("Rose <b>quartz</b>")
+    expect(seeded.page.locator(".dm-title")).to_have_text("Rose <b>quartz</b>")
     expect(seeded.titles.filter(has_text="Rose")).to_have_text(["Rose <b>quartz</b>"])
     expect(other.titles.filter(has_text="Rose")).to_have_count(1)
     seeded.reload()
-    expect(seeded.page.locator("#dm-title")).to_have_text("Rose <b>quartz</b>")
+    expect(seeded.page.locator(".dm-title")).to_have_text("Rose <b>quartz</b>")
 
 
 def test_a_menu_outlasts_news_of_its_conversation(seeded: ChatPage) -> None:
@@ -54,7 +54,7 @@ def test_a_menu_outlasts_news_of_its_conversation(seeded: ChatPage) -> None:
     expect(field).to_be_focused()
     field.fill("Alpha was pinned")
     field.press("Enter")
-    expect(page.locator("#dm-title")).to_have_text("Alpha was pinned")
+    expect(page.locator(".dm-title")).to_have_text("Alpha was pinned")
     seeded.press_in_row("Alpha was pinned", "Unpin")  # what it missed meanwhile has been drawn
     expect(page.get_by_role("heading", name="Pinned", exact=True)).to_have_count(0)
 
@@ -90,7 +90,7 @@ def test_escape_leaves_the_title(seeded: ChatPage) -> None:
     field = seeded.page.get_by_label("New title")
     field.fill("something else")
     field.press("Escape")
-    expect(seeded.page.locator("#dm-title")).to_have_text("Alpha")
+    expect(seeded.page.locator(".dm-title")).to_have_text("Alpha")
     expect(seeded.titles.first).to_have_text("Alpha")
 
 
@@ -129,7 +129,7 @@ def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
         expect(dialog).to_contain_text("Alpha")
         dialog.get_by_role("button", name=answer).click()
         expect(seeded.row("Alpha")).to_have_count(left)
-    expect(seeded.page.locator("#dm-welcome")).to_be_visible()
+    expect(seeded.page.locator(".dm-welcome")).to_be_visible()
     expect(other.alert).to_contain_text("does not exist")
     seeded.page.goto(address)
     expect(seeded.ready().alert).to_contain_text("does not exist")
@@ -141,7 +141,7 @@ def test_deleting_a_chat_that_replies_ends_the_reply(chat: ChatPage) -> None:
     chat.press_in_row("deleted while it replies", "Delete")
     chat.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(chat.row("deleted while it replies")).to_have_count(0)
-    expect(chat.page.locator("#dm-welcome")).to_be_visible()
+    expect(chat.page.locator(".dm-welcome")).to_be_visible()
     expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 

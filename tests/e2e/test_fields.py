@@ -99,7 +99,7 @@ def test_fields_fit_and_placeholders_are_pale(new_browser: NewBrowser, server: S
 
     # One drawer at a time lies over the chat, and Esc closes it wherever the focus is.
     drawers = page.locator("#dm-conversations.dm-open, #dm-settings.dm-open")
-    conversations = page.locator("#dm-toggle-conversations")
+    conversations = page.locator(".dm-toggle-conversations")
     for _ in range(2):
         conversations.click()
         chat.open_settings()

@@ -63,7 +63,7 @@ def test_a_temporary_chat_is_not_in_the_list_and_says_what_it_is(chat: ChatPage,
     chat.send("between you and me")
     chat.wait_for_text(10)
     chat.stop()
-    mark = chat.page.locator("#dm-temporary-mark")
+    mark = chat.page.locator(".dm-temporary-mark")
     expect(mark).to_be_visible()
     expect(chat.row("between you and me")).to_have_count(0)
     chat.reload()  # as long as the server runs, it is there

@@ -51,7 +51,7 @@ def _assert_harmless(chat: ChatPage) -> None:
     assert chat.page.evaluate("window.hacked") is None
     found = chat.page.evaluate(
         """() => {
-          const within = document.getElementById("dm-messages");
+          const within = document.querySelector(".dm-messages");
           const forbidden = "script,img,svg,iframe,style,link,base,meta,form,input,object,embed";
           const bad = [...within.querySelectorAll(forbidden)];
           for (const element of within.querySelectorAll("*")) {
@@ -73,7 +73,7 @@ def test_hostile_replies_are_shown_and_never_run(server: Server, reader: ChatPag
     texts = [text for hostile in HOSTILE for text in (hostile, hostile)]
     chat = reader.go(seed_conversation(server.data_dir, "hostile texts", texts))
     expect(chat.replies.last).to_be_visible()
-    chat.page.locator("#dm-messages a").first.hover()
+    chat.page.locator(".dm-messages a").first.hover()
     _assert_harmless(chat)
     assert chat.users.all_inner_texts()[0] == HOSTILE[0]
     assert chat.text(0) == HOSTILE[0], "raw HTML is shown as it was written"
@@ -85,7 +85,7 @@ def test_hostile_text_in_pieces(reader: ChatPage, step: int) -> None:
     script = """async ([text, step]) => {
       const { StreamingMarkdown } = await import("/ui/static/components/chat/markdown.js");
       const element = document.createElement("div");
-      document.getElementById("dm-messages").append(element);
+      document.querySelector(".dm-messages").append(element);
       const markdown = new StreamingMarkdown(element);
       for (let at = 0; at < text.length; at += step) {
         await new Promise(resolve => markdown.append(text.slice(at, at + step), resolve));
@@ -100,7 +100,7 @@ def test_hostile_text_in_pieces(reader: ChatPage, step: int) -> None:
 def test_hostile_titles(server: Server, reader: ChatPage) -> None:
     title = "<img src=x onerror='window.hacked = 1'><b>title</b>"
     chat = reader.go(seed_conversation(server.data_dir, title, ["q", "a"]))
-    expect(chat.page.locator("#dm-title")).to_have_text(title)
+    expect(chat.page.locator(".dm-title")).to_have_text(title)
     expect(chat.row(title)).to_be_visible()
     chat.press_in_row(title, "Delete")
     expect(chat.page.get_by_role("dialog")).to_contain_text(title)

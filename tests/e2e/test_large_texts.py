@@ -36,8 +36,8 @@ def _shapes() -> dict[str, str]:
 @pytest.mark.parametrize("shape", list(_shapes()))
 def test_reply_of_100_kb_leaves_the_page_usable(server: Server, reader: ChatPage, shape: str) -> None:
     chat = reader.go(seed_conversation(server.data_dir, f"large: {shape}", ["write a lot", _shapes()[shape]]))
-    expect(chat.page.locator("#dm-title")).to_have_text(f"large: {shape}")
-    expect(chat.page.locator("#dm-latest")).to_be_hidden()
+    expect(chat.page.locator(".dm-title")).to_have_text(f"large: {shape}")
+    expect(chat.page.locator(".dm-latest")).to_be_hidden()
     assert len(chat.text()) > 1_000
     chat.box.fill("still usable")
     chat.box.press("Shift+Enter")
@@ -50,7 +50,7 @@ def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shap
     script = """async ([text, step]) => {
       const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/components/chat/markdown.js");
       const grown = document.createElement("div"), whole = document.createElement("div");
-      document.getElementById("dm-messages").append(grown, whole);
+      document.querySelector(".dm-messages").append(grown, whole);
       const markdown = new StreamingMarkdown(grown);
       for (let at = 0; at < text.length; at += step) {
         await new Promise(resolve => {
@@ -73,7 +73,7 @@ def test_conversation_of_200_messages(server: Server, new_tab: NewTab) -> None:
     expect(chat.page.locator(".dm-message")).to_have_count(100)
     expect(chat.replies.last).to_be_in_viewport()
 
-    chat.page.locator("#dm-scroll").evaluate("element => element.scrollTo(0, 0)")
+    chat.page.locator(".dm-scroll").evaluate("element => element.scrollTo(0, 0)")
     first = chat.page.locator(".dm-message").first
     before = first.bounding_box()
     chat.page.get_by_role("button", name="Show earlier messages").click()

@@ -65,11 +65,11 @@ def test_the_model_shown_is_the_one_of_the_newest_answer(chat: ChatPage) -> None
     with page.expect_request("**/ui/options"):
         page.evaluate("void window.deskmate.modelChanged()")
     page.evaluate("window.deskmate.modelChanged()")
-    expect(page.locator("#dm-status")).to_have_text("endless · ready")
+    expect(page.locator(".dm-status")).to_have_text("endless · ready")
     asked[0].fulfill(body=json.dumps(options), content_type="application/json")
     heard(page)
-    expect(page.locator("#dm-status")).to_have_text("endless · ready")
-    expect(page.locator("#dm-welcome-model")).to_contain_text("You are talking to endless")
+    expect(page.locator(".dm-status")).to_have_text("endless · ready")
+    expect(page.locator(".dm-welcome-model")).to_contain_text("You are talking to endless")
 
 
 def test_another_template_that_is_opened_while_one_is_saved_stays_open(

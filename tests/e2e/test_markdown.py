@@ -180,7 +180,7 @@ def test_a_block_stands_on_the_side_of_its_language(server: Server, reader: Chat
         "code": "left",
     }
     directions = "(elements) => elements.map((element) => getComputedStyle(element).direction)"
-    assert reader.page.locator(".dm-user .dm-text, #dm-title").evaluate_all(directions) == ["rtl", "rtl"]
+    assert reader.page.locator(".dm-user .dm-text, .dm-title").evaluate_all(directions) == ["rtl", "rtl"]
 
 
 def test_what_is_let_through_holds_no_address_and_no_style(reader: ChatPage) -> None:

@@ -103,7 +103,7 @@ def test_a_branch_is_a_conversation_of_its_own(chat: ChatPage) -> None:
     chat.replies.first.get_by_role("button", name="Branch").click()
     chat.page.wait_for_url(lambda url: origin not in url)
     expect(chat.users).to_have_text(["a forking path"])
-    expect(chat.page.locator("#dm-title")).to_have_text("a forking path (branch)")
+    expect(chat.page.locator(".dm-title")).to_have_text("a forking path (branch)")
     expect(chat.row("a forking path (branch)")).to_have_count(1)
     chat.ask("another way")
     chat.go(origin)

@@ -65,13 +65,13 @@ def test_continue_is_not_offered_where_the_model_server_cannot(short: ChatPage) 
 
 
 def test_a_conversation_without_messages_is_not_a_blank_page(short: ChatPage) -> None:
-    page, welcome = short.page, short.page.locator("#dm-welcome")
+    page, welcome = short.page, short.page.locator(".dm-welcome")
     short.ask("to be deleted")
     conversation = short.conversation_id
     page.get_by_role("button", name="Delete this message and everything after it").click()
     expect(short.users).to_have_count(0)
     expect(welcome).to_be_visible()
-    expect(page.locator("#dm-temporary")).to_be_hidden()  # it is decided already
+    expect(page.locator(".dm-temporary")).to_be_hidden()  # it is decided already
     page.get_by_role("button", name="Undo").click()
     expect(short.users).to_have_count(1)
     expect(welcome).to_be_hidden()
@@ -83,7 +83,7 @@ def test_a_conversation_without_messages_is_not_a_blank_page(short: ChatPage) ->
     expect(welcome).to_be_hidden()
     assert short.conversation_id == conversation
     short.go(None)
-    expect(page.locator("#dm-temporary")).to_be_visible()
+    expect(page.locator(".dm-temporary")).to_be_visible()
 
 
 def test_settings_whose_save_fails_after_the_chat_was_left_are_told_of_and_saved_later(short: ChatPage) -> None:

@@ -9,7 +9,7 @@ from tests.e2e.server import Server
 
 
 def test_the_network_goes_and_comes_back(chat: ChatPage) -> None:
-    status = chat.page.locator("#dm-status")
+    status = chat.page.locator(".dm-status")
     chat.page.context.set_offline(True)
     try:
         chat.box.fill("is anybody there?")
@@ -24,7 +24,7 @@ def test_the_network_goes_and_comes_back(chat: ChatPage) -> None:
 
 
 def test_the_model_wakes_up_elsewhere(chat: ChatPage, server: Server) -> None:
-    status = chat.page.locator("#dm-status")
+    status = chat.page.locator(".dm-status")
     request = chat.page.context.request
     assert request.post(f"{server.url}/api/engine/sleep", data={}).ok
     try:
@@ -43,12 +43,12 @@ def test_a_complaint_about_something_else_stays(chat: ChatPage) -> None:
     chat.page.context.set_offline(True)
     try:
         chat.page.evaluate("window.deskmate.readiness.check()")
-        expect(chat.page.locator("#dm-status")).to_have_text("endless · not reachable")
+        expect(chat.page.locator(".dm-status")).to_have_text("endless · not reachable")
     finally:
         chat.page.context.set_offline(False)
     chat.box.press("Enter")
     expect(chat.alert).to_contain_text("The message is empty.")
-    expect(chat.page.locator("#dm-status")).to_have_text("endless · ready")
+    expect(chat.page.locator(".dm-status")).to_have_text("endless · ready")
     expect(chat.alert).to_contain_text("The message is empty.")
 
     # One request alone was refused; that the server is ready takes nothing back.
@@ -57,5 +57,5 @@ def test_a_complaint_about_something_else_stays(chat: ChatPage) -> None:
     chat.box.fill("hello")
     with chat.page.expect_response("**/ready"):
         chat.box.press("Enter")
-    expect(chat.page.locator("#dm-status")).to_have_text("endless · ready")
+    expect(chat.page.locator(".dm-status")).to_have_text("endless · ready")
     expect(chat.alert).to_have_text("This one was not taken.")

@@ -69,7 +69,7 @@ def test_the_page_says_where_the_model_is_and_when_it_is_away(
 ) -> None:
     chat = ChatPage(new_browser(front).new_page(), front.url).open()
     page = chat.page
-    expect(page.locator("#dm-welcome-model")).to_have_text(
+    expect(page.locator(".dm-welcome-model")).to_have_text(
         "You are talking to far-away, which runs on another server. What you write is sent there."
     )
     assert chat.ask("hi") == "Hello world"

@@ -252,7 +252,7 @@ def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrows
     chat.wait_for_text(60)
     _wait_for_checkpoint(own_server, 40)
     own_server.kill()
-    expect(chat.page.locator("#dm-status")).to_contain_text("not reachable")
+    expect(chat.page.locator(".dm-status")).to_contain_text("not reachable")
 
     chat.box.fill("written while it was down")
     own_server.start()
@@ -279,11 +279,11 @@ def test_lost_connection_is_said_and_made_good(chat: ChatPage) -> None:
     chat.page.route("**/api/events*", lambda route: route.abort())
     chat.send("over a bad line")
     expect(chat.replies.last).to_contain_text("The connection was lost.")
-    expect(chat.page.locator("#dm-status")).to_contain_text("not reachable")
+    expect(chat.page.locator(".dm-status")).to_contain_text("not reachable")
     chat.page.unroute("**/api/events*")
     chat.wait_for_text(40)
     expect(chat.replies.last).not_to_contain_text("The connection was lost.")
-    expect(chat.page.locator("#dm-status")).to_contain_text("replying")
+    expect(chat.page.locator(".dm-status")).to_contain_text("replying")
     chat.stop_button.click()
     assert chat.wait_for_end() == chat.reload().wait_for_end()
 

@@ -66,7 +66,7 @@ def at_the_chat(context: BrowserContext, server: Server, page: Page) -> ChatPage
 def ask(page: Page, text: str) -> None:
     page.get_by_role("textbox", name="Message").fill(text)
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#dm-messages").get_by_text(text, exact=True)).to_be_visible()
+    expect(page.locator(".dm-messages").get_by_text(text, exact=True)).to_be_visible()
     stop = page.get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
     stop.click()
@@ -186,7 +186,7 @@ def test_nobody_is_offered_what_their_role_may_not_do(people_server: Server, new
                 refused.append(answer.url)
 
         page.on("response", note)
-        page.locator("#dm-toggle-settings").click()
+        page.locator(".dm-toggle-settings").click()
         expect(page.locator("#dm-model-about")).to_contain_text("parameters")
         may_change = role == "admin"
         expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible(visible=may_change)

@@ -7,10 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import gradio as gr
+from gradio import component_meta
+
+from app.ui.static_files import SUFFIXES
 
 _UI_DIR = Path(__file__).resolve().parents[1]
 _files_url: ContextVar[str | None] = ContextVar("files_url", default=None)
@@ -29,7 +34,23 @@ def files_served_at(url: str) -> Iterator[None]:
         _files_url.reset(token)
 
 
-class FileComponent(gr.HTML):  # type: ignore[misc]  # Gradio has no types
+class _WithoutStub(type(gr.HTML)):  # type: ignore[misc]
+    """Creates a component's class without the type stub that Gradio writes beside every component's source.
+
+    ``app.ui`` turns the stubs off before it imports Gradio; this is for an app that imports Gradio first.
+    """
+
+    def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> type:
+        write = component_meta.create_or_modify_pyi
+        component_meta.create_or_modify_pyi = lambda *_: None
+        try:
+            created: type = super().__new__(cls, name, bases, attributes)
+        finally:
+            component_meta.create_or_modify_pyi = write
+        return created
+
+
+class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # Gradio has no types
     """A component whose template, script and style are files beside its class.
 
     The folder ``components/NAME/`` has ``NAME.py`` with the class; ``NAME.html``, a template that holds no ``${...}``
@@ -57,19 +78,17 @@ class FileComponent(gr.HTML):  # type: ignore[misc]  # Gradio has no types
         file = Path(sys.modules[type(self).__module__].__file__ or "")
         name = file.stem
         files = self._files_url()
-        script = json.dumps(f"{files}/components/{name}/{name}.js")
-        loader = json.dumps(f"{files}/shared/component.js")
+        styles = [f"{files}/{style}" for style in ("shared/base.css", *self.STYLES, f"components/{name}/{name}.css")]
         classes = [elem_classes] if isinstance(elem_classes, str) else elem_classes or []
-        styles = ("shared/base.css", *self.STYLES, f"components/{name}/{name}.css")
         super().__init__(
             value,
             html_template=file.with_suffix(".html").read_text(encoding="utf-8"),
-            js_on_load=f"""
-                const at = (path) => new URL(path, document.baseURI).href;
-                import(at({loader})).then(({{ load }}) =>
-                  load({json.dumps(name)}, at({script}), {{ element, trigger, props, watch }}));
-            """,
-            head="".join(f'<link rel="stylesheet" href="{files}/{style}">' for style in styles),
+            js_on_load=_LOAD.format(
+                name=json.dumps(name),
+                loader=json.dumps(f"{files}/shared/component.js"),
+                script=json.dumps(f"{files}/components/{name}/{name}.js"),
+                styles=json.dumps(styles),
+            ),
             apply_default_css=False,
             elem_id=elem_id,
             elem_classes=["dm-component", f"dm-component-{name}", *classes],
@@ -82,5 +101,20 @@ class FileComponent(gr.HTML):  # type: ignore[misc]  # Gradio has no types
     def _files_url() -> str:
         if (url := _files_url.get()) is not None:
             return url
-        gr.set_static_paths([_UI_DIR])
-        return f"gradio_api/file={_UI_DIR}"
+        _serve_files()
+        return f"gradio_api/file={quote(_UI_DIR.as_posix())}"
+
+
+# The URLs of files that Gradio serves are relative to the app, which may lie below a path and have several pages.
+_LOAD = """
+    const root = `${{(window.gradio_config?.root ?? new URL(".", document.baseURI).href).replace(/\\/$/, "")}}/`;
+    const at = (path) => new URL(path, root).href;
+    import(at({loader})).then(({{ load }}) =>
+      load({name}, at({script}), {styles}.map(at), {{ element, trigger, props, watch }}));
+"""
+
+
+@cache
+def _serve_files() -> None:
+    """Let Gradio serve what browsers load from this package, but not its Python sources, in every app."""
+    gr.set_static_paths([file for file in _UI_DIR.rglob("*") if file.suffix in SUFFIXES])

@@ -1,33 +1,75 @@
 // What the scripts of the Gradio components share.
 
-const mounted = new Map(); // name -> promise of the component
-const waiting = new Map(); // name -> functions to call once that promise is there
+/**
+ * What Gradio gives to js_on_load.
+ * @typedef {object} Context
+ * @property {HTMLElement} element
+ * @property {(event: string, detail?: unknown) => void} trigger
+ * @property {Record<string, any>} props
+ * @property {(names: string | string[], changed: () => void) => void} watch
+ */
+
+/** @type {Map<string, Promise<any>>} promise of each component */
+const mounted = new Map();
+/** @type {Map<string, ((component: Promise<any>) => void)[]>} functions to call once that promise is there */
+const waiting = new Map();
 
 // A module could not be loaded, for example because the network changed: reloading the page helps.
 export class LoadError extends Error {
+  /** @override */
   name = "LoadError";
 }
 
-// Called by the Python class: loads a component's module and mounts it in its element.
-export function load(name, url, context) {
+/**
+ * Called by the Python class: loads a component's module and mounts it in its element, once its styles are there.
+ * @param {string} name
+ * @param {string} url
+ * @param {string[]} styles  URLs of its stylesheets, in cascade order
+ * @param {Context} context
+ */
+export function load(name, url, styles, context) {
+  /** @param {unknown} cause */
   const failed = (cause) => {
     throw new LoadError(`${url} failed to load`, { cause });
   };
-  const component = import(url).then(({ mount }) => mount(context), failed);
+  const styled = Promise.all(styles.map(loadStyle));
+  const component = import(url).then(async ({ mount }) => {
+    await styled;
+    return mount(context);
+  }, failed);
   mounted.set(name, component);
   for (const resolve of waiting.get(name) ?? []) resolve(component);
   waiting.delete(name);
 }
 
-// Resolves to the component of this name, once Gradio has rendered it; rejects if its module fails to load.
+// Adds a stylesheet to the page, unless it is there. Resolves once it is loaded, or has failed: the page works without.
+/** @param {string} url */
+function loadStyle(url) {
+  if ([...document.querySelectorAll("link")].some((link) => link.href === url)) return undefined;
+  const link = document.createElement("link");
+  const loaded = new Promise((resolve) => {
+    link.onload = link.onerror = resolve;
+  });
+  Object.assign(link, { rel: "stylesheet", href: url });
+  document.head.append(link);
+  return loaded;
+}
+
+/**
+ * Resolves to the component of this name, once Gradio has rendered it; rejects if its module fails to load. Of several,
+ * it is the last one.
+ * @param {string} name
+ * @returns {Promise<any>}
+ */
 export const whenMounted = (name) =>
   mounted.get(name) ?? new Promise((resolve) => waiting.set(name, [...(waiting.get(name) ?? []), resolve]));
 
 // A component whose events go to Gradio's listeners, or to the scripts of a page that handles them itself.
 export class Component {
+  /** @type {Record<string, (detail: any) => unknown>} */
   #handlers = {};
 
-  // `context`: what Gradio gives to js_on_load.
+  /** @param {Context} context */
   constructor({ element, trigger, props, watch }) {
     this.element = element;
     this.trigger = trigger;
@@ -35,12 +77,30 @@ export class Component {
     this.watch = watch;
   }
 
-  // Handles events here instead of in Gradio: {event: (detail) => result}.
+  /**
+   * The part of the component that matches `selector`, which its template has.
+   * @template {HTMLElement} [Part=HTMLElement]
+   * @param {string} selector
+   * @returns {Part}
+   */
+  find(selector) {
+    return /** @type {Part} */ (this.element.querySelector(selector));
+  }
+
+  /**
+   * Handles events here instead of in Gradio.
+   * @param {Record<string, (detail: any) => unknown>} handlers
+   */
   handle(handlers) {
     Object.assign(this.#handlers, handlers);
   }
 
-  // Raises an event. Returns the result of the page's handler; undefined where Gradio gets the event.
+  /**
+   * Raises an event. Returns the result of the page's handler; undefined where Gradio gets the event.
+   * @param {string} event
+   * @param {unknown} detail
+   * @returns {unknown}
+   */
   emit(event, detail = {}) {
     const handler = this.#handlers[event];
     if (handler) return handler(detail);

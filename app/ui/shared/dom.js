@@ -1,6 +1,13 @@
 // DOM, timer and storage helpers.
 
-// Creates an element: make("a", {href: "/", class: "x", onclick: f}, "text", child, ...).
+/**
+ * Creates an element: make("a", {href: "/", class: "x", onclick: f}, "text", child, ...).
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Record<string, any>} attributes
+ * @param {(Node | string | null)[]} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,12 +19,18 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** @param {string} id @returns {any} */
 export const byId = (id) => document.getElementById(id);
 
+/** @param {string} name */
 export const icon = (name) => make("span", { class: `dm-icon dm-icon-${name}`, "aria-hidden": "true" });
 
-// Replaces the children of an element. Children in both lists stay in place, so that a refresh under the pointer
-// doesn't swallow a click.
+/**
+ * Replaces the children of an element. Children in both lists stay in place, so that a refresh under the pointer
+ * doesn't swallow a click.
+ * @param {Element} parent
+ * @param {Element[]} elements
+ */
 export function replaceChildren(parent, elements) {
   const stay = new Set(elements);
   for (const element of [...parent.children]) if (!stay.has(element)) element.remove();
@@ -27,7 +40,11 @@ export function replaceChildren(parent, elements) {
   });
 }
 
-// Resolves to the first element that matches `selector`, once Gradio has rendered it.
+/**
+ * Resolves to the first element that matches `selector`, once Gradio has rendered it.
+ * @param {string} selector
+ * @returns {Promise<Element>}
+ */
 export function waitForElement(selector) {
   const found = document.querySelector(selector);
   if (found) return Promise.resolve(found);
@@ -42,13 +59,31 @@ export function waitForElement(selector) {
   });
 }
 
-// Announces a text to screen readers once, without moving the focus.
-export function announce(text) {
-  byId("dm-announcer").textContent = text;
+/** @type {HTMLElement | null} the element whose changes screen readers read out */
+let announcer = null;
+
+// Screen readers must know the element before its text changes, so call this before `announce`.
+export function prepareAnnouncements() {
+  if (announcer) return announcer;
+  announcer = make("div", { id: "dm-announcer", class: "dm-hidden", "aria-live": "polite" });
+  document.body.append(announcer);
+  return announcer;
 }
 
+/** Announces a text to screen readers once, without moving the focus. @param {string} text */
+export function announce(text) {
+  prepareAnnouncements().textContent = text;
+}
+
+/**
+ * @template {unknown[]} Values
+ * @param {number} milliseconds
+ * @param {(...values: Values) => unknown} action
+ */
 export function debounce(milliseconds, action) {
-  let timer = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  /** @param {Values} values */
   const later = (...values) => {
     clearTimeout(timer);
     timer = setTimeout(() => action(...values), milliseconds);
@@ -59,6 +94,7 @@ export function debounce(milliseconds, action) {
 
 // Web storage that fails silently: a browser can disable it, and the page must still work.
 export const storage = {
+  /** @param {"localStorage" | "sessionStorage"} area @param {string} key */
   read(area, key) {
     try {
       return window[area].getItem(key);
@@ -66,6 +102,7 @@ export const storage = {
       return null;
     }
   },
+  /** @param {"localStorage" | "sessionStorage"} area @param {string} key @param {string | null} value */
   write(area, key, value) {
     try {
       if (value === null || value === "") window[area].removeItem(key);

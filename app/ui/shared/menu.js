@@ -2,10 +2,15 @@
 
 import { icon, make } from "./dom.js";
 
-// `entries`: {name, iconName, action, danger}. Arrow keys move; Esc and a click elsewhere close it (the browser's
-// popover does that), and the focus returns to the button. Redraws must keep a button that has aria-expanded="true"
-// until `closed` is called.
+/**
+ * Arrow keys move; Esc and a click elsewhere close it (the browser's popover does that), and the focus returns to the
+ * button. Redraws must keep a button that has aria-expanded="true" until `closed` is called.
+ * @param {HTMLElement} button
+ * @param {string} label
+ * @param {{name: string, iconName?: string, action: () => unknown, danger?: boolean}[]} entries
+ */
 export function openMenu(button, label, entries, closed = () => {}) {
+  /** @param {(typeof entries)[number]} entry */
   const item = ({ name, iconName, action, danger }) =>
     make(
       "button",
@@ -19,7 +24,7 @@ export function openMenu(button, label, entries, closed = () => {}) {
           action();
         },
       },
-      icon(iconName),
+      iconName ? icon(iconName) : null,
       name,
     );
   const menu = make("div", { class: "dm-menu", role: "menu", "aria-label": label, popover: "auto" }, ...entries.map(item));
@@ -36,21 +41,24 @@ export function openMenu(button, label, entries, closed = () => {}) {
   });
   menu.addEventListener("keydown", (event) => {
     event.stopPropagation(); // Esc closes the menu and must not also stop a reply
-    const items = [...menu.children];
-    const at = items.indexOf(document.activeElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
+    const items = /** @type {HTMLElement[]} */ ([...menu.children]);
+    const at = items.findIndex((each) => each === document.activeElement);
+    /** @type {Record<string, number>} */
+    const targets = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 };
+    const to = targets[event.key];
     if (event.key === "Tab") menu.hidePopover();
     if (to === undefined) return;
-    items.at(to % items.length).focus();
+    items.at(to % items.length)?.focus();
     event.preventDefault();
   });
   menu.showPopover();
   place(menu, button.getBoundingClientRect());
   button.setAttribute("aria-expanded", "true");
-  menu.firstElementChild.focus();
+  /** @type {HTMLElement | null} */ (menu.firstElementChild)?.focus();
 }
 
 // Places the menu below the button, or above it where it doesn't fit.
+/** @param {HTMLElement} menu @param {DOMRect} at */
 function place(menu, at) {
   const { width, height } = menu.getBoundingClientRect();
   const below = at.bottom + 4;

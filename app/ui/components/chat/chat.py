@@ -2,12 +2,133 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
+from gradio.events import EventListener, Events
+
+from app.ui.components.chat.messages import MESSAGES_SCHEMA, Message, validate_messages
 from app.ui.components.component import FileComponent
 
 
+def _event(name: str, doc: str) -> EventListener:
+    # The chat shows the progress of a reply itself.
+    return EventListener(name, show_progress="hidden", doc=doc)
+
+
 class Chat(FileComponent):
-    """The messages of a conversation, with a welcome screen for an empty one."""
+    """The messages of a conversation, with a welcome screen for an empty one.
+
+    The value is a list of messages as in ``gr.Chatbot``: ``{"role": "user" | "assistant", "content": "text"}``, with
+    optional keys (``Message`` in ``app/ui/components/chat/messages.py``) for an id, a status, statistics, versions and
+    feedback. Replies are rendered as Markdown, without raw HTML and pictures. A listener that yields a growing last
+    reply streams it: the new text is appended, and the other messages are left alone.
+    """
 
     STYLES: ClassVar = ("components/chat/feedback.css",)
+
+    #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions; each of the
+    #: others is a button that raises the event of its name, except for "copy".
+    ACTIONS: ClassVar = ("copy", "edit", "regenerate", "resume", "branch", "delete", "rate", "version")
+
+    EVENTS: ClassVar = [
+        Events.change,
+        _event(
+            "edit",
+            "A user changed a message of theirs and sent it again. Data: `id`, `index`, `text` (the new text).",
+        ),
+        _event("regenerate", "A user wants another reply in place of this one. Data: `id`, `index`."),
+        _event("resume", "A user wants an incomplete reply to be continued. Data: `id`, `index`."),
+        _event("branch", "A user wants a new conversation from this reply on. Data: `id`, `index`."),
+        _event("delete", "A user wants to delete a message and everything after it. Data: `id`, `index`."),
+        _event(
+            "version",
+            "A user wants to see another version of a message. Data: `id` (of that version), `step` (`previous` or "
+            "`next`), `index` (of the version shown).",
+        ),
+        _event(
+            "rate",
+            "A user gave feedback on a reply, or changed it. Data: `id`, `index`, `rating` (`up` or `down`), `reasons` "
+            "(a list of names), `comment`.",
+        ),
+        _event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
+        _event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
+        _event("temporary", "A user switched the next chat to temporary or back. Data: `temporary` (a bool)."),
+        _event("earlier", "A user wants to see the messages above the first one (see `has_earlier`). No data."),
+    ]
+
+    def __init__(
+        self,
+        value: Sequence[Message] | Callable[[], Sequence[Message]] | None = None,
+        *,
+        actions: Sequence[str] = ("copy",),
+        heading: str = "What would you like to talk about?",
+        introduction: str = "",
+        examples: Sequence[str] = (),
+        temporary_hint: str | None = None,
+        has_earlier: bool = False,
+        can_continue: bool = True,
+        read_only: bool = False,
+        keep_edits: bool = False,
+        height: int | str | None = 480,
+        elem_id: str | None = None,
+        elem_classes: list[str] | str | None = None,
+        visible: bool = True,
+        render: bool = True,
+    ) -> None:
+        """Args:
+            value: the messages, oldest first, or a function that returns them when the page loads.
+            actions: which of ``Chat.ACTIONS`` to offer.
+            heading: heading of the welcome screen, which an empty chat shows.
+            introduction: text below the heading.
+            examples: texts that the welcome screen offers as buttons.
+            temporary_hint: what a temporary chat is. Given, the welcome screen offers to make the next chat one.
+            has_earlier: offer to show messages above the first one.
+            can_continue: incomplete replies can be resumed, if ``actions`` has "resume".
+            read_only: offer only what changes nothing: "copy" and "version".
+            keep_edits: keep unsent edits in the browser's session storage, by message id.
+            height: in pixels, or with a CSS unit. None: fills its parent, which has to be a flex column.
+
+        Raises:
+            ValueError: an action is unknown, or ``value`` is no list of messages.
+        """
+        if unknown := set(actions) - set(self.ACTIONS):
+            raise ValueError(f"Unknown actions: {', '.join(sorted(unknown))}. Known: {', '.join(self.ACTIONS)}.")
+        super().__init__(
+            value,
+            elem_id=elem_id,
+            elem_classes=elem_classes,
+            visible=visible,
+            render=render,
+            actions=list(actions),
+            heading=heading,
+            introduction=introduction,
+            examples=list(examples),
+            temporary_hint=temporary_hint,
+            has_earlier=has_earlier,
+            can_continue=can_continue,
+            read_only=read_only,
+            keep_edits=keep_edits,
+            height=height,
+        )
+
+    def preprocess(self, payload: object) -> list[Message]:
+        """Returns the messages, for a listener that has the chat among its inputs."""
+        return validate_messages(payload)
+
+    def postprocess(self, value: object) -> list[Message]:
+        """Returns the messages that a listener returned, checked.
+
+        Raises:
+            ValueError: ``value`` is no list of messages.
+        """
+        return validate_messages(value)
+
+    def api_info(self) -> dict[str, Any]:
+        return MESSAGES_SCHEMA
+
+    def example_payload(self) -> list[Message]:
+        return [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}]
+
+    def example_value(self) -> list[Message]:
+        return self.example_payload()

@@ -1,8 +1,10 @@
 // Feedback on a reply: a thumb, reasons and a comment. Every change is saved at once.
 
-import { api } from "../../shared/api.js";
 import { debounce, icon, make } from "../../shared/dom.js";
 
+/** @typedef {import("./types.js").Opinion} Opinion */
+
+/** @type {Record<Opinion["rating"], Record<string, string>>} */
 const REASONS = {
   up: { correct: "Correct", helpful: "Helpful", clear: "Easy to follow" },
   down: {
@@ -16,20 +18,32 @@ const REASONS = {
 };
 const MAX_COMMENT = 2000;
 
+/** @param {Opinion["rating"]} rating @param {string} reason */
 export const reasonName = (rating, reason) => REASONS[rating][reason] ?? reason;
 
+/** @param {Partial<Opinion> | null | undefined} feedback @returns {Opinion | null} */
+const asOpinion = (feedback) =>
+  feedback?.rating ? { rating: feedback.rating, reasons: feedback.reasons ?? [], comment: feedback.comment ?? "" } : null;
+
 export class Feedback {
-  #saved; // the feedback the server has; null: none
-  #shown; // the feedback on the page
+  /** @type {Opinion | null} the feedback that is saved */
+  #saved;
+  /** @type {Opinion | null} the feedback on the page */
+  #shown;
   #saving = false;
   #keepComment = () => {}; // saves the comment as typed so far
+  #isWriting = false; // a comment is not saved yet
 
-  // Place `buttons` in the row under the reply and `details` below that row. `onError(error)` is called when saving
-  // fails.
-  constructor({ id, feedback = null }, onError) {
+  /**
+   * Place `buttons` in the row under the reply and `details` below that row.
+   * @param {import("./types.js").Message} message
+   * @param {import("./types.js").Actions} actions
+   */
+  constructor({ id, feedback }, actions) {
     this.id = id;
-    this.onError = onError;
-    this.#saved = this.#shown = feedback;
+    this.actions = actions;
+    this.#saved = this.#shown = asOpinion(feedback);
+    this.note = make("span", { class: "dm-feedback-note", role: "status" });
     this.up = this.#thumb("up", "Good reply");
     this.down = this.#thumb("down", "Bad reply");
     this.why = make("button", { type: "button", class: "dm-action", "aria-expanded": "false", onclick: () => this.#toggle() });
@@ -38,6 +52,16 @@ export class Feedback {
     this.#draw();
   }
 
+  /** Shows feedback that was changed elsewhere. @param {Partial<Opinion> | null | undefined} feedback */
+  show(feedback) {
+    const opinion = asOpinion(feedback);
+    if (this.#saving || this.#isWriting || JSON.stringify(opinion) === JSON.stringify(this.#shown)) return;
+    this.#saved = this.#shown = opinion;
+    this.details.hidden = true;
+    this.#draw();
+  }
+
+  /** @param {Opinion["rating"]} rating @param {string} label */
   #thumb(rating, label) {
     return make(
       "button",
@@ -52,6 +76,7 @@ export class Feedback {
     );
   }
 
+  /** @param {Opinion["rating"]} rating */
   #rate(rating) {
     this.#keepComment();
     if (this.#shown?.rating === rating) {
@@ -71,13 +96,16 @@ export class Feedback {
   }
 
   #openDetails() {
+    if (this.#shown === null) return;
     const { rating, comment } = this.#shown;
+    /** @param {[string, string]} entry */
     const chip = ([reason, name]) => {
       const button = make("button", {
         type: "button",
         class: "dm-chip",
         "data-reason": reason,
         onclick: () => {
+          if (this.#shown === null) return;
           const reasons = this.#shown.reasons;
           const others = reasons.filter((each) => each !== reason);
           this.#give({ ...this.#shown, reasons: others.length < reasons.length ? others : [...reasons, reason] });
@@ -89,16 +117,16 @@ export class Feedback {
     const box = make("textarea", { class: "dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
     box.value = comment;
     this.#keepComment = () => {
-      if (!this.writing) return;
+      if (!this.#isWriting) return;
       keep.cancel();
-      this.writing = false;
+      this.#isWriting = false;
       if (this.#shown && box.value.trim() !== this.#shown.comment) this.#give({ ...this.#shown, comment: box.value.trim() });
       else if (!this.#saving) this.#say("Saved.");
     };
     const keep = debounce(600, this.#keepComment);
     box.addEventListener("change", this.#keepComment); // leaving the box may be followed by leaving the page
     box.addEventListener("input", () => {
-      this.writing = true;
+      this.#isWriting = true;
       this.#say("Saving …"); // from the first keystroke on, the comment is unsaved
       keep();
     });
@@ -110,7 +138,7 @@ export class Feedback {
       this.why.focus();
     });
     const question = rating === "up" ? "What was good about it?" : "What was wrong with it?";
-    this.note = make("span", { class: "dm-feedback-note", role: "status" });
+    this.note.textContent = "";
     this.details.replaceChildren(
       make("p", { class: "dm-feedback-question" }, question),
       make("div", { class: "dm-chips", role: "group", "aria-label": question }, ...Object.entries(REASONS[rating]).map(chip)),
@@ -121,7 +149,7 @@ export class Feedback {
     this.#draw();
   }
 
-  // Shows new feedback and saves it; null removes it.
+  /** Shows new feedback and saves it; null removes it. @param {Opinion | null} opinion */
   #give(opinion) {
     this.#shown = opinion;
     this.#draw();
@@ -136,25 +164,25 @@ export class Feedback {
       const wanted = this.#shown;
       this.#say("Saving …");
       try {
-        if (wanted === null) await api.unrate(this.id);
-        else await api.rate(this.id, { rating: wanted.rating, reasons: wanted.reasons, comment: wanted.comment });
+        await this.actions.rate(this.id, wanted);
       } catch (error) {
         this.#say("");
         this.#shown = this.#saved;
         if (this.#saved === null || this.#saved.rating !== wanted?.rating) this.details.hidden = true;
         this.#draw();
-        this.onError(error);
+        this.actions.onError(error);
         break;
       }
       this.#saved = wanted;
-      if (!this.writing) this.#say("Saved.");
+      if (!this.#isWriting) this.#say("Saved.");
     }
     this.#saving = false;
     this.buttons.dataset.saved = String(this.#saved?.rating ?? "none"); // the saved rating, read by tests
   }
 
+  /** @param {string} text */
   #say(text) {
-    if (this.note) this.note.textContent = text;
+    this.note.textContent = text;
   }
 
   #draw() {
@@ -164,11 +192,13 @@ export class Feedback {
     const open = !this.details.hidden;
     this.why.hidden = rating === null;
     this.why.setAttribute("aria-expanded", String(open));
-    const said = rating ? this.#shown.reasons.map((reason) => reasonName(rating, reason)) : [];
+    const said = this.#shown?.reasons.map((reason) => reasonName(rating ?? "up", reason)) ?? [];
     if (this.#shown?.comment) said.push("comment");
     this.why.textContent = open ? "Close" : said.join(", ") || "Say why";
-    for (const chip of this.details.querySelectorAll("[data-reason]")) {
-      chip.setAttribute("aria-pressed", String(this.#shown?.reasons.includes(chip.dataset.reason) ?? false));
+    /** @type {NodeListOf<HTMLElement>} */
+    const chips = this.details.querySelectorAll("[data-reason]");
+    for (const chip of chips) {
+      chip.setAttribute("aria-pressed", String(this.#shown?.reasons.includes(chip.dataset.reason ?? "") ?? false));
     }
   }
 }

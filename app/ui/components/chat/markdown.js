@@ -5,14 +5,19 @@ import DOMPurify from "../../shared/vendor/purify.es.mjs";
 import { Lexer, Marked } from "../../shared/vendor/marked.esm.js";
 import { icon, make } from "../../shared/dom.js";
 
-const escapeHtml = (text) =>
-  text.replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+/** @typedef {import("../../shared/vendor/marked.esm.js").Token} Token */
+
+/** @type {Record<string, string>} */
+const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+/** @param {string} text */
+const escapeHtml = (text) => text.replace(/[&<>"']/g, (c) => ENTITIES[c]);
 
 // Limits for texts that make the parser very slow, such as quotes nested a thousand deep or unclosed emphasis in an
 // endless paragraph. A model stuck in a loop writes them. Beyond the limits, text is shown without markup.
 const MAX_INLINE_CHARACTERS = 8000;
 const TOO_DEEP = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))){24,}/;
 
+/** @param {string} source */
 const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: use the parser's default
 
 const marked = new Marked({
@@ -31,6 +36,11 @@ const marked = new Marked({
 });
 
 class BoundedLexer extends Lexer {
+  /**
+   * @override
+   * @param {string} source
+   * @param {Token[]} tokens
+   */
   inlineTokens(source, tokens = []) {
     if (source.length <= MAX_INLINE_CHARACTERS) return super.inlineTokens(source, tokens);
     for (const [i, line] of source.split("\n").entries()) {
@@ -41,6 +51,7 @@ class BoundedLexer extends Lexer {
   }
 }
 
+/** @param {string} text */
 const lex = (text) => new BoundedLexer(marked.defaults).lex(text);
 
 const PURIFY = {
@@ -55,7 +66,7 @@ const PURIFY = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-// The allowed elements and values of the attributes that aren't URIs: [attribute, tag, pattern].
+/** @type {[string, string, RegExp][]} the allowed elements and values of attributes that aren't URIs */
 const PLAIN_VALUES = [
   ["start", "OL", /^\d{1,9}$/],
   ["align", "TH", /^(?:left|center|right)$/],
@@ -67,7 +78,7 @@ const PLAIN_VALUES = [
 const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
 
-// Sanitises untrusted HTML to a fragment of allowed elements and attributes.
+/** Sanitises untrusted HTML to a fragment of allowed elements and attributes. @param {string} html */
 export function sanitizeHtml(html) {
   const fragment = DOMPurify.sanitize(html, PURIFY);
   for (const link of fragment.querySelectorAll("a")) {
@@ -77,7 +88,7 @@ export function sanitizeHtml(html) {
   }
   for (const name of ["start", "align", "class"]) {
     for (const element of fragment.querySelectorAll(`[${name}]`)) {
-      const value = element.getAttribute(name);
+      const value = element.getAttribute(name) ?? "";
       const isPlain = PLAIN_VALUES.some(([each, tag, pattern]) => each === name && tag === element.tagName && pattern.test(value));
       if (!isPlain) element.removeAttribute(name);
     }
@@ -85,6 +96,7 @@ export function sanitizeHtml(html) {
   return fragment;
 }
 
+/** @param {Token[]} tokens */
 function toFragment(tokens) {
   const fragment = sanitizeHtml(marked.parser(tokens));
   for (const pre of fragment.querySelectorAll("pre")) frameCode(pre);
@@ -94,16 +106,19 @@ function toFragment(tokens) {
     frame.append(table);
   }
   // The text direction is set per block by its language; code is always left to right.
-  for (const block of fragment.children) if (!block.matches(".dm-code")) block.dir = "auto";
+  for (const block of fragment.children) if (!block.matches(".dm-code")) block.setAttribute("dir", "auto");
   return fragment;
 }
 
-// Adds a bar with a copy button above the code. Keeps the <pre> itself, because the code may still be streaming.
+/**
+ * Adds a bar with a copy button above the code. Keeps the <pre> itself, because the code may still be streaming.
+ * @param {HTMLPreElement} pre
+ */
 function frameCode(pre) {
   const code = pre.querySelector("code") ?? pre;
   const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
   const copy = make("button", { type: "button", class: "dm-action", "aria-label": "Copy code" }, icon("copy"), "Copy");
-  copy.addEventListener("click", () => copyText(code.textContent, copy));
+  copy.addEventListener("click", () => copyText(code.textContent ?? "", copy));
   pre.tabIndex = 0; // so that long lines can be scrolled by keyboard
   pre.setAttribute("role", "region");
   pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
@@ -112,7 +127,7 @@ function frameCode(pre) {
   block.append(pre);
 }
 
-// Copies text and shows the outcome on the button for 1.5 s.
+/** Copies text and shows the outcome on the button for 1.5 s. @param {string} text @param {HTMLElement} button */
 export async function copyText(text, button) {
   let outcome = "Copied";
   try {
@@ -121,22 +136,26 @@ export async function copyText(text, button) {
     outcome = "Not allowed";
   }
   const label = button.lastChild;
-  const before = label.textContent;
-  if (before === outcome) return;
+  const before = label?.textContent;
+  if (!label || before === undefined || before === outcome) return;
   label.textContent = outcome;
   setTimeout(() => (label.textContent = before), 1500);
 }
 
 // Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
 export class StreamingMarkdown {
+  /** @param {HTMLElement} element @param {string} text */
   constructor(element, text = "") {
     this.element = element;
     this.text = "";
     this.completeLength = 0; // length of the text before the last block
     this.tail = make("div", { class: "dm-tail" });
-    this.openCode = null; // {raw, node, fence}: the unclosed code block at the end
+    /** @type {{raw: string, node: Text, fence: string} | null} the unclosed code block at the end */
+    this.openCode = null;
     this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
+    /** @type {number | null} */
     this.frame = null;
+    /** @type {ReturnType<typeof setTimeout> | null} */
     this.timer = null;
     element.replaceChildren(this.tail);
     if (text) {
@@ -145,7 +164,7 @@ export class StreamingMarkdown {
     }
   }
 
-  // `onRendered` is called once the text is on the page.
+  /** `onRendered` is called once the text is on the page. @param {string} text @param {() => void} onRendered */
   append(text, onRendered = () => {}) {
     this.text += text;
     if (this.frame !== null || this.timer !== null) return;
@@ -167,8 +186,8 @@ export class StreamingMarkdown {
   }
 
   finish() {
-    cancelAnimationFrame(this.frame);
-    clearTimeout(this.timer);
+    if (this.frame !== null) cancelAnimationFrame(this.frame);
+    if (this.timer !== null) clearTimeout(this.timer);
     this.frame = this.timer = null;
     if (HAS_DEFINITION.test(this.text)) {
       this.element.replaceChildren(toFragment(lex(this.text)));
@@ -187,6 +206,7 @@ export class StreamingMarkdown {
     this.pause = performance.now() + Math.min(cost * 4, 600);
   }
 
+  /** @param {string} rest */
   #drawBlocks(rest) {
     const tokens = lex(rest);
     let last = tokens.length - 1;
@@ -202,16 +222,16 @@ export class StreamingMarkdown {
     const [code] = growing;
     const fence = code?.type === "code" ? OPEN_FENCE.exec(code.raw) : null;
     const node = this.tail.querySelector("pre code")?.firstChild;
-    if (!fence || !node) return;
+    if (!fence || !(node instanceof Text)) return;
     const raw = this.text.slice(this.completeLength);
     const body = raw.slice(fence[0].length);
     // code.text excludes the closing fence; without a closing fence it lacks one newline at most.
-    if (body.length - code.text.length >= fence[1].length) return;
+    if (body.length - (code.text ?? "").length >= fence[1].length) return;
     node.data = body; // the renderer normalises trailing newlines
     this.openCode = { raw, node, fence: fence[1][0] };
   }
 
-  // Fast path: inside an unclosed code block, new text is appended verbatim.
+  /** Fast path: inside an unclosed code block, new text is appended verbatim. @param {string} rest */
   #extendOpenCode(rest) {
     const open = this.openCode;
     if (!open || !rest.startsWith(open.raw)) return false;
@@ -225,6 +245,7 @@ export class StreamingMarkdown {
   }
 }
 
+/** @param {HTMLElement} element @param {string} text */
 export function renderMarkdown(element, text) {
   new StreamingMarkdown(element, text).finish();
 }

@@ -2,14 +2,20 @@
 
 import { icon, make } from "../../shared/dom.js";
 
+/** @param {string} name @param {string} label @param {() => unknown} onclick @param {string} iconName */
 export function actionButton(name, label, onclick, iconName) {
   return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
 }
 
-// "‹ 2 / 3 ›": switches between the versions of a message. Null if there is only one.
+/**
+ * "‹ 2 / 3 ›": switches between the versions of a message. Null if there is only one.
+ * @param {import("./types.js").Message} message
+ * @param {import("./types.js").Actions["show"]} show
+ */
 export function versionSwitcher({ id, siblings = [] }, show) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(id);
+  /** @param {string} name @param {string} label @param {number} to */
   const step = (name, label, to) =>
     make(
       "button",
@@ -19,7 +25,7 @@ export function versionSwitcher({ id, siblings = [] }, show) {
         "aria-label": label,
         "data-step": name,
         disabled: siblings[to] === undefined,
-        onclick: () => show(siblings[to], name),
+        onclick: () => show(siblings[to], name, id),
       },
       icon(name),
     );

@@ -4,18 +4,21 @@ import { make, storage } from "../../shared/dom.js";
 import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 
-// `actions`: edit(id, text) resolves to whether it was accepted, remove(id), show(id, step).
+/** @param {import("./types.js").Message} message @param {import("./types.js").Actions} actions @returns {HTMLElement} */
 export function userMessage(message, actions) {
   const text = make("div", { class: "dm-text", dir: "auto" });
   text.textContent = message.content;
+  /** @type {HTMLButtonElement} */
   const copy = actionButton("Copy", "Copy message", () => copyText(message.content, copy), "copy");
   const edit = actionButton("Edit", "Edit message", () => open(), "rename");
   const remove = actionButton("Delete", "Delete this message and everything after it", () => actions.remove(message.id), "delete");
+  /** @param {string} name @param {HTMLElement | null} button */
+  const offered = (name, button) => (actions.offers(name) ? button : null);
   const foot = make(
     "footer",
     { class: "dm-foot" },
-    versionSwitcher(message, actions.show),
-    make("span", { class: "dm-quiet" }, edit, copy, remove),
+    offered("version", versionSwitcher(message, actions.show)),
+    make("span", { class: "dm-quiet" }, offered("edit", edit), offered("copy", copy), offered("delete", remove)),
   );
   const element = make(
     "article",
@@ -24,11 +27,13 @@ export function userMessage(message, actions) {
     foot,
   );
 
-  const draftKey = `deskmate.edit.${message.id}`;
-  const keepDraft = (draft) => storage.write("sessionStorage", draftKey, draft);
-  const draft = storage.read("sessionStorage", draftKey);
-  if (draft !== null) open(draft); // an unsent edit survives a rebuild of the list or a reload
+  const draftKey = actions.draftKey(message.id);
+  /** @param {string | null} draft */
+  const keepDraft = (draft) => draftKey !== null && storage.write("sessionStorage", draftKey, draft);
+  const draft = draftKey === null ? null : storage.read("sessionStorage", draftKey);
+  if (draft !== null && actions.offers("edit")) open(draft); // an unsent edit survives a rebuild of the list or a reload
 
+  /** @param {string | null} restoredDraft */
   function open(restoredDraft = null) {
     const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
     box.value = restoredDraft ?? message.content;
@@ -38,7 +43,7 @@ export function userMessage(message, actions) {
       "form",
       { class: "dm-edit" },
       box,
-      make("p", { class: "dm-edit-hint" }, "The original message and its replies are kept."),
+      actions.offers("version") ? make("p", { class: "dm-edit-hint" }, "The original message and its replies are kept.") : null,
       make("div", { class: "dm-buttons" }, cancel, send),
     );
     const grow = () => {
@@ -48,8 +53,8 @@ export function userMessage(message, actions) {
     const submit = async () => {
       if (send.disabled) return;
       send.disabled = true;
-      if (await actions.edit(message.id, box.value)) keepDraft(null);
-      else send.disabled = false;
+      if ((await actions.edit(message.id, box.value)) === false) send.disabled = false;
+      else close();
     };
     box.addEventListener("input", () => {
       grow();

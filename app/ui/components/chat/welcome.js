@@ -1,31 +1,55 @@
-// The welcome screen of an empty chat: the model, example questions and the temporary chat toggle.
+// The welcome screen of an empty chat: a heading, an introduction, examples, and a toggle for a temporary chat.
 
-import { byId, make } from "../../shared/dom.js";
-
-const EXAMPLES = [
-  "Hi! What can you do?",
-  "How do I make answers less random?",
-  "What does top-p do?",
-  "How do I use another model?",
-];
-
-const TEMPORARY = "Kept in memory only. It isn't listed, and it's deleted after a day or when Deskmate stops.";
+import { make } from "../../shared/dom.js";
 
 export class Welcome {
-  temporary = false; // whether the next new chat is kept in memory only
+  temporary = false; // whether the next new chat is temporary
 
-  constructor(choose) {
-    this.element = byId("dm-welcome");
-    const example = (text) => make("li", {}, make("button", { type: "button", onclick: () => choose(text) }, text));
-    byId("dm-examples").replaceChildren(...EXAMPLES.map(example));
-    byId("dm-temporary").addEventListener("click", () => this.#makeTemporary(!this.temporary));
+  /**
+   * @param {HTMLElement} element
+   * @param {{onExample: (text: string) => unknown, onTemporary: (temporary: boolean) => unknown}} callbacks
+   */
+  constructor(element, { onExample, onTemporary }) {
+    /** @param {string} name @returns {HTMLElement} */
+    const part = (name) => /** @type {HTMLElement} */ (element.querySelector(`.dm-${name}`));
+    this.element = element;
+    this.heading = part("welcome-heading");
+    this.introduction = part("welcome-model");
+    this.examples = part("examples");
+    this.choice = part("temporary-choice");
+    this.toggle = part("temporary");
+    this.hint = part("temporary-hint");
+    this.hintText = "";
+    this.onExample = onExample;
+    this.toggle.addEventListener("click", () => {
+      this.#makeTemporary(!this.temporary);
+      onTemporary(this.temporary);
+    });
   }
 
-  // Shows the screen with the temporary toggle off. `exists`: the conversation is saved already, but its messages were
-  // deleted, so it can't become temporary.
+  /**
+   * @param {{heading?: string, introduction?: string, examples?: string[], temporary_hint?: string | null,
+   *   read_only?: boolean}} texts
+   */
+  describe({ heading = "", introduction = "", examples = [], temporary_hint: hint = null, read_only: readOnly = false }) {
+    this.heading.textContent = heading;
+    this.introduction.textContent = introduction;
+    /** @param {string} text */
+    const example = (text) => make("li", {}, make("button", { type: "button", onclick: () => this.onExample(text) }, text));
+    this.examples.replaceChildren(...examples.map(example));
+    this.examples.hidden = readOnly;
+    this.choice.hidden = hint === null || readOnly;
+    this.hintText = hint ?? "";
+    this.#makeTemporary(this.temporary);
+  }
+
+  /**
+   * Shows the screen with the toggle off. `exists`: the conversation is saved already, but its messages were deleted, so
+   * it can't become temporary.
+   */
   show({ exists = false } = {}) {
     this.element.hidden = false;
-    byId("dm-temporary").hidden = exists;
+    this.toggle.hidden = exists;
     this.#makeTemporary(false);
   }
 
@@ -33,18 +57,10 @@ export class Welcome {
     this.element.hidden = true;
   }
 
-  describe({ model, accounts, retention_days: days }) {
-    const place = model.remote
-      ? "which runs on another server. What you write is sent there."
-      : `which runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
-    byId("dm-welcome-model").textContent = `You are talking to ${model.name}, ${place}`;
-    byId("dm-retention").hidden = days === null;
-    byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
-  }
-
+  /** @param {boolean} temporary */
   #makeTemporary(temporary) {
     this.temporary = temporary;
-    byId("dm-temporary").setAttribute("aria-pressed", String(temporary));
-    byId("dm-temporary-hint").textContent = temporary ? TEMPORARY : "";
+    this.toggle.setAttribute("aria-pressed", String(temporary));
+    this.hint.textContent = temporary ? this.hintText : "";
   }
 }

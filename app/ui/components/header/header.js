@@ -1,32 +1,79 @@
-// The bar above the chat: title, state and account menu.
+// The bar above the chat: title, state, menu, and buttons for the side panels.
 
 import { Component } from "../../shared/component.js";
-import { byId } from "../../shared/dom.js";
-import { setUpAccountMenu } from "./account_menu.js";
+import { openMenu } from "../../shared/menu.js";
+
+/** @typedef {{name: string, iconName?: string, action: () => unknown}} Entry  an entry of the menu */
 
 export class Header extends Component {
+  /** @type {{label: string, entries: Entry[]}} */
+  #menu = { label: "", entries: [] };
+
+  /** @param {import("../../shared/component.js").Context} context */
+  constructor(context) {
+    super(context);
+    this.title = this.find(".dm-title");
+    this.status = this.find(".dm-status");
+    this.temporaryMark = this.find(".dm-temporary-mark");
+    this.menuButton = this.find(".dm-me");
+    /** @type {Record<string, HTMLElement>} the buttons of the panels */
+    this.toggles = {
+      conversations: this.find(".dm-toggle-conversations"),
+      settings: this.find(".dm-toggle-settings"),
+    };
+    for (const [panel, toggle] of Object.entries(this.toggles)) {
+      toggle.addEventListener("click", () => this.emit("toggle", { panel }));
+    }
+    this.menuButton.addEventListener("click", () => openMenu(this.menuButton, this.#menu.label, this.#menu.entries));
+    this.#showProps();
+    this.watch(["value", "status", "failed", "temporary", "panels", "menu", "menu_label"], () => this.#showProps());
+  }
+
+  #showProps() {
+    const { value, status = "", failed, temporary, panels = [], menu = [], menu_label: label = "" } = this.props;
+    this.setTitle(value ?? "");
+    this.showStatus(status, failed ? "not ready" : "ready");
+    this.markTemporary(Boolean(temporary));
+    for (const [panel, toggle] of Object.entries(this.toggles)) toggle.hidden = !panels.includes(panel);
+    /** @param {string} name */
+    const entry = (name) => ({ name, action: () => this.emit("menu_select", { name }) });
+    this.setMenu(label, label, menu.map(entry));
+  }
+
+  /** @param {string} title */
   setTitle(title) {
-    byId("dm-title").textContent = title;
+    this.title.textContent = title;
   }
 
   get isTemporary() {
-    return !byId("dm-temporary-mark").hidden;
+    return !this.temporaryMark.hidden;
   }
 
+  /** @param {boolean} temporary */
   markTemporary(temporary) {
-    byId("dm-temporary-mark").hidden = !temporary;
+    this.temporaryMark.hidden = !temporary;
   }
 
+  /** @param {string} text @param {string} state  begins with "not" if it is a problem */
   showStatus(text, state) {
-    const status = byId("dm-status");
-    status.textContent = text;
-    status.dataset.state = state;
+    this.status.textContent = text;
+    this.status.dataset.state = state;
   }
 
-  // `options`: the page's options. Raises `error` when signing out fails.
-  useOptions(options) {
-    setUpAccountMenu(options, (error) => this.emit("error", error));
+  /**
+   * Sets the menu; without entries there is none.
+   * @param {string} label  of the menu
+   * @param {string} buttonLabel  for screen readers
+   * @param {Entry[]} entries
+   * @param {string} [tooltip]
+   */
+  setMenu(label, buttonLabel, entries, tooltip = label) {
+    this.#menu = { label, entries };
+    this.menuButton.setAttribute("aria-label", buttonLabel);
+    this.menuButton.title = tooltip;
+    this.menuButton.hidden = entries.length === 0;
   }
 }
 
+/** @param {import("../../shared/component.js").Context} context */
 export const mount = (context) => new Header(context);

@@ -2,8 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from gradio.events import EventListener, Events
+
 from app.ui.components.component import FileComponent
 
 
 class Header(FileComponent):
-    """The bar above the chat."""
+    """The bar above the chat. The value is the title, a string."""
+
+    #: The buttons that open and close a panel beside the chat: at the left end of the bar, and at the right.
+    PANELS: ClassVar = ("conversations", "settings")
+
+    EVENTS: ClassVar = [
+        Events.change,
+        EventListener("toggle", doc="A user pressed the button of a panel. Data: `panel` (one of `panels`)."),
+        EventListener("menu_select", doc="A user chose an entry of the menu. Data: `name`."),
+    ]
+
+    def __init__(
+        self,
+        value: str | Callable[[], str] | None = None,
+        *,
+        status: str = "",
+        failed: bool = False,
+        temporary: bool = False,
+        panels: Sequence[str] = (),
+        menu: Sequence[str] = (),
+        menu_label: str = "Menu",
+        elem_id: str | None = None,
+        elem_classes: list[str] | str | None = None,
+        visible: bool = True,
+        render: bool = True,
+    ) -> None:
+        """Args:
+            value: the title, or a function that returns it when the page loads.
+            status: what the model does, for example "Ready". Empty: shows none.
+            failed: show the status as a problem.
+            temporary: mark the chat as temporary.
+            panels: which of ``Header.PANELS`` have a button.
+            menu: names of the entries of the menu. Empty: there is no menu.
+            menu_label: what the menu is, for screen readers and as its tooltip.
+
+        Raises:
+            ValueError: a panel is unknown, or ``value`` is no string.
+        """
+        if unknown := set(panels) - set(self.PANELS):
+            raise ValueError(f"Unknown panels: {', '.join(sorted(unknown))}. Known: {', '.join(self.PANELS)}.")
+        super().__init__(
+            value,
+            elem_id=elem_id,
+            elem_classes=elem_classes,
+            visible=visible,
+            render=render,
+            status=status,
+            failed=failed,
+            temporary=temporary,
+            panels=list(panels),
+            menu=list(menu),
+            menu_label=menu_label,
+        )
+
+    def preprocess(self, payload: object) -> str:
+        """Returns the title, for a listener that has the header among its inputs."""
+        return self.postprocess(payload)
+
+    def postprocess(self, value: object) -> str:
+        """Returns the title that a listener returned.
+
+        Raises:
+            ValueError: ``value`` is no string.
+        """
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise ValueError(f"The title must be a string (got {type(value).__name__}).")
+        return value
+
+    def api_info(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+    def example_payload(self) -> str:
+        return "New chat"
+
+    def example_value(self) -> str:
+        return self.example_payload()

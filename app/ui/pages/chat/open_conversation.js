@@ -16,8 +16,8 @@ export class OpenConversation {
   // onConversationMissing().
   constructor(page, chat) {
     this.page = page;
+    this.chat = chat;
     this.messages = chat.messages;
-    this.earlier = chat.earlier;
     chat.handle({
       edit: ({ id, text }) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
       regenerate: ({ id }) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
@@ -25,6 +25,8 @@ export class OpenConversation {
       branch: ({ id }) => page.branch(id),
       delete: ({ id }) => page.deleteMessage(id),
       version: ({ id, step }) => this.#showVersion(id, step),
+      rate: ({ id, rating, reasons, comment }) => api.rate(id, { rating, reasons, comment }),
+      unrate: ({ id }) => api.unrate(id),
       earlier: () => this.#loadEarlier(),
       error: (error) => page.reportError(error),
     });
@@ -43,7 +45,7 @@ export class OpenConversation {
     this.tipId = null; // the last message shown
     this.page.composer.lastMessage = null;
     this.messages.clear();
-    this.earlier.hidden = true;
+    this.chat.setProps({ has_earlier: false });
     this.page.setReplying(false);
   }
 
@@ -83,7 +85,7 @@ export class OpenConversation {
     for (const message of conversation.messages) this.#add(message);
     this.messages.offerReply(conversation.messages.at(-1));
     this.firstId = conversation.messages[0]?.id ?? null;
-    this.earlier.hidden = !conversation.has_earlier;
+    this.chat.setProps({ has_earlier: conversation.has_earlier });
     this.page.onConversationShown(conversation, { again, requestedAt });
     if (at !== null && this.messages.lookAt(at)) return;
     if (again && writing) this.messages.goOnWriting(writing);
@@ -256,17 +258,17 @@ export class OpenConversation {
   async #loadEarlier() {
     const visit = this.#visit;
     const before = this.firstId;
-    this.earlier.disabled = true;
+    this.chat.earlier.disabled = true;
     try {
       const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before });
       if (visit !== this.#visit || before !== this.firstId) return; // the list has changed meanwhile
       this.messages.addAbove(page.messages);
       this.firstId = page.messages[0]?.id ?? this.firstId;
-      this.earlier.hidden = !page.has_earlier;
+      this.chat.setProps({ has_earlier: page.has_earlier });
     } catch (error) {
       this.page.reportError(error);
     } finally {
-      this.earlier.disabled = false;
+      this.chat.earlier.disabled = false;
     }
   }
 }

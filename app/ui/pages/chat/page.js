@@ -2,6 +2,7 @@
 
 import { conversationUrl, parseLocation } from "../../shared/address.js";
 import { api } from "../../shared/api.js";
+import { setUpAccountMenu } from "./account_menu.js";
 import { OpenConversation } from "./open_conversation.js";
 import { whenMounted } from "../../shared/component.js";
 import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
@@ -16,6 +17,8 @@ import { Toast } from "../../shared/toast.js";
 // start of the first message.
 const TITLE_CHECKS_MS = [1500, 4000, 10_000];
 
+const VIEWER_NOTE = "You have read-only access as a viewer. Ask an admin if you need to write.";
+
 class Page {
   #title = "New chat";
   #lastOptionsRequest = 0; // sequence number; responses to older requests are dropped
@@ -28,15 +31,22 @@ class Page {
     this.composer = composer;
     this.conversations = conversations;
     this.model = model;
+    this.messages = chat;
     this.welcome = chat.welcome;
-    this.panels = new Panels();
+    this.panels = new Panels(header);
     this.readiness = new Readiness(header, {
       modelName: () => this.options.model.name,
       isReplying: () => Boolean(this.chat?.activeTurnId),
       onReconnect: () => this.refreshSoon(),
     });
-    header.handle({ error: (error) => this.reportError(error) });
-    header.useOptions(options);
+    header.handle({
+      toggle: ({ panel }) => {
+        this.panels.toggle(panel);
+        if (panel === "settings") this.model.refresh();
+      },
+    });
+    setUpAccountMenu(header, options, (error) => this.reportError(error));
+    if (options.user.role === "viewer") this.#makeReadOnly();
     composer.handle({
       submit: () => this.send(),
       stop: () => this.stop(),
@@ -64,9 +74,11 @@ class Page {
       },
     });
     this.toast = new Toast();
-    chat.handle({ example_select: ({ text }) => this.composer.fill(text) });
-    this.welcome.describe(options);
-    this.#offerContinue();
+    chat.handle({
+      example_select: ({ text }) => this.composer.fill(text),
+      temporary: () => undefined, // asked of `welcome` when the first message is sent
+    });
+    this.#describeModel();
     this.chat = new OpenConversation(this, chat);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
     this.#listen();
@@ -296,16 +308,31 @@ class Page {
       return;
     }
     this.settings.useOptions(this.options);
-    this.#offerContinue();
-    this.welcome.describe(this.options);
+    this.#describeModel();
     this.readiness.refreshName();
     if (this.chat.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
   }
 
-  // Not every model server can continue an incomplete reply.
-  #offerContinue() {
-    document.documentElement.classList.toggle("dm-cannot-continue", !this.options.model.can_continue);
+  #describeModel() {
+    const { model, accounts, retention_days: days } = this.options;
+    const place = model.remote
+      ? "which runs on another server. What you write is sent there."
+      : `which runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
+    this.messages.setProps({
+      introduction: `You are talking to ${model.name}, ${place}`,
+      can_continue: model.can_continue, // not every model server can continue an incomplete reply
+    });
+    byId("dm-retention").hidden = days === null;
+    byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
+  }
+
+  // A viewer can see conversations and their settings, but change nothing.
+  #makeReadOnly() {
+    this.messages.setProps({ read_only: true });
+    document.documentElement.classList.add("dm-viewer");
+    byId("dm-viewer-note").textContent = VIEWER_NOTE;
+    for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
   }
 
   onConversationMissing() {
@@ -331,7 +358,6 @@ class Page {
       const { id, at } = parseLocation();
       this.navigate(id, { record: false, at });
     });
-    byId("dm-toggle-settings").addEventListener("click", () => this.model.refresh());
     crossTab.on("model-changed", () => this.modelChanged());
     crossTab.on("conversation-changed", ({ id, title }) => {
       this.refreshSoon();

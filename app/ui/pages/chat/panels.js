@@ -5,9 +5,10 @@ import { byId } from "../../shared/dom.js";
 const NARROW = matchMedia("(max-width: 900px)");
 
 class Panel {
-  constructor(id, toggleId, label, role) {
+  constructor(id, toggle, label, role) {
     this.element = byId(id);
-    this.toggle = byId(toggleId);
+    this.toggle = toggle;
+    this.toggle.setAttribute("aria-controls", id);
     this.element.setAttribute("role", role);
     this.element.setAttribute("aria-label", label);
   }
@@ -26,19 +27,18 @@ class Panel {
 }
 
 export class Panels {
-  constructor() {
-    this.conversations = new Panel("dm-conversations", "dm-toggle-conversations", "Conversations", "navigation");
-    this.settings = new Panel("dm-settings", "dm-toggle-settings", "Settings", "complementary");
+  // `header`: has the buttons that open and close the panels.
+  constructor(header) {
+    const { conversations, settings } = header.toggles;
+    this.conversations = new Panel("dm-conversations", conversations, "Conversations", "navigation");
+    this.settings = new Panel("dm-settings", settings, "Settings", "complementary");
     this.conversations.set(!NARROW.matches);
     this.settings.set(false);
     byId("dm-close-settings").addEventListener("click", () => this.settings.set(false));
     NARROW.addEventListener("change", () => this.conversations.set(!NARROW.matches, { moveFocus: false }));
     byId("dm-chat").addEventListener("pointerdown", (event) => {
-      if (NARROW.matches && !event.target.closest("#dm-header")) this.closeOverlays();
+      if (NARROW.matches && !event.target.closest(".dm-header")) this.closeOverlays();
     });
-    for (const panel of [this.conversations, this.settings]) {
-      panel.toggle.addEventListener("click", () => this.#toggle(panel));
-    }
     // On a narrow screen Esc closes the open panel, wherever the focus is, and doesn't stop a reply. A menu or dialog
     // in the panel closes first.
     document.addEventListener("keydown", (event) => {
@@ -49,8 +49,9 @@ export class Panels {
     });
   }
 
-  // On a narrow screen only one panel is open at a time.
-  #toggle(panel) {
+  // Opens a panel ("conversations" or "settings") or closes it. On a narrow screen only one is open at a time.
+  toggle(name) {
+    const panel = this[name];
     const open = !panel.open;
     if (open) this.closeOverlays();
     panel.set(open);

@@ -1,0 +1,95 @@
+"""The value of the chat component: a list of messages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+
+class MessageStats(TypedDict):
+    """Statistics shown under a reply."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: NotRequired[int | None]  #: None: unknown
+    completion_tokens: int
+    ttft_ms: NotRequired[float]  #: time to the first token, in ms
+    tokens_per_second: NotRequired[float]
+    finish_reason: NotRequired[str]  #: stop, stop_string, length, abort, error or deadline
+
+
+class MessageFeedback(TypedDict):
+    """A user's feedback on a reply."""
+
+    rating: Literal["up", "down"]
+    reasons: NotRequired[list[str]]
+    comment: NotRequired[str]
+
+
+def _as_text(content: object) -> object:
+    """Joins the text parts of the content that ``gr.Chatbot`` passes to listeners."""
+    if not isinstance(content, list):
+        return content
+    if any(
+        not isinstance(part, str) and (not isinstance(part, dict) or part.get("type") != "text") for part in content
+    ):
+        raise ValueError("The chat shows text only, no files or components")
+    return "\n\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+
+
+@with_config({"extra": "allow"})  # an application may keep keys of its own with a message
+class Message(TypedDict):
+    """A message of the chat: as in ``gr.Chatbot``, with optional keys for what else the chat can show."""
+
+    role: Literal["user", "assistant", "system"]  #: a system message is not shown
+    content: Annotated[str, BeforeValidator(_as_text)]  #: plain text of a user, Markdown of an assistant
+    #: Identifies the message in events; unique. Elements of messages with an id move with them in the list.
+    id: NotRequired[str]
+    #: Of a reply. "streaming": more text follows, so no actions are offered yet. Default: "complete"; of a last reply
+    #: without text, "streaming".
+    status: NotRequired[Literal["streaming", "complete", "stopped", "interrupted", "error"]]
+    error: NotRequired[str | None]  #: why the reply failed or was interrupted
+    stats: NotRequired[MessageStats | None]
+    siblings: NotRequired[list[str]]  #: ids of all versions of this message, its own included, oldest first
+    feedback: NotRequired[MessageFeedback | None]
+    omitted_messages: NotRequired[int]  #: how many earlier messages the model did not get, because they did not fit
+    context_length: NotRequired[int | None]  #: of the model, in tokens
+    has_system_prompt: NotRequired[bool]
+
+
+def _as_dict(message: object) -> object:
+    """Takes a ``gr.ChatMessage`` as well."""
+    return asdict(message) if is_dataclass(message) and not isinstance(message, type) else message
+
+
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Annotated[Message, BeforeValidator(_as_dict)]])
+
+#: JSON schema of the value.
+MESSAGES_SCHEMA: dict[str, Any] = _MESSAGES.json_schema()
+
+
+def validate_messages(value: object) -> list[Message]:
+    """Returns ``value`` as messages; None is an empty chat.
+
+    Raises:
+        ValueError: ``value`` is no list of messages; says which message and key is wrong.
+    """
+    if value is None or value == "":  # Gradio's front end sends "" for a component without a value
+        return []
+    try:
+        messages = _MESSAGES.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{_place(first['loc'])}: {first['msg']}.") from None
+    ids = [message["id"] for message in messages if "id" in message]
+    if len(set(ids)) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise ValueError(f"The messages of a chat need different ids, but {twice!r} occurs more than once.")
+    return messages
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    keys = [str(key) for key in path[1:]]
+    return "The value of a chat" if not path else " ".join([f"Message {path[0]} of the chat", *keys])

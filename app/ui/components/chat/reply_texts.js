@@ -1,0 +1,71 @@
+// The texts about a reply: how it ended, its statistics, what the model did not get.
+
+/** @typedef {import("./types.js").MessageStats} MessageStats */
+
+/** @type {Record<string, string>} */
+const ENDINGS = { stop: "ended by itself", stop_string: "reached a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "timed out" };
+const ENDED = new Set(["stop", "stop_string"]); // finish reasons that leave nothing to continue
+
+const number = new Intl.NumberFormat("en");
+/** @param {number} count @param {string} word */
+const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
+
+/** @param {MessageStats} stats @param {number | null} contextLength */
+export function whyEnded(stats, contextLength) {
+  const full = contextLength !== null && stats.prompt_tokens + stats.completion_tokens >= contextLength;
+  if (stats.finish_reason === "length" && full) return "reached the end of the model's context";
+  return stats.finish_reason === undefined ? "" : (ENDINGS[stats.finish_reason] ?? stats.finish_reason);
+}
+
+/**
+ * Whether a complete reply has ended by itself, so that there is nothing to continue.
+ * @param {MessageStats | null | undefined} stats
+ */
+export const hasEnded = (stats) => !stats?.finish_reason || ENDED.has(stats.finish_reason);
+
+/**
+ * "212 tokens · first after 0.31 s · 24.1 tokens/s · 96 of 120 prompt tokens cached · ended by itself"
+ * @param {MessageStats} stats
+ * @param {number | null} contextLength
+ */
+export function statsLine(stats, contextLength) {
+  const { completion_tokens: written, ttft_ms: first, tokens_per_second: speed, cached_prompt_tokens: cached } = stats;
+  const parts = [plural(written, "token")];
+  if (written > 0 && first !== undefined) parts.push(`first after ${(first / 1000).toFixed(2)} s`);
+  if (speed !== undefined && speed > 0) parts.push(`${speed.toFixed(1)} tokens/s`);
+  const read = plural(stats.prompt_tokens, "prompt token");
+  // Not every model server reports its cached tokens.
+  parts.push(cached === null || cached === undefined ? read : `${number.format(cached)} of ${read} cached`);
+  parts.push(whyEnded(stats, contextLength));
+  return parts.filter((part) => part !== "").join(" · ");
+}
+
+/** @type {Record<string, string>} */
+const NOTES = {
+  stopped: "Stopped. The text so far was kept.",
+  interrupted: "Interrupted: Deskmate was shut down before the reply was complete. The text saved so far is shown.",
+};
+
+/**
+ * The note under a reply; empty if there is nothing to say.
+ * @param {string} status
+ * @param {string | null | undefined} error
+ * @param {boolean} empty  the reply has no text
+ */
+export function endingNote(status, error, empty) {
+  if (status === "error") return `The reply failed. ${error ?? ""}`.trim();
+  if (status === "interrupted" && error) return `Interrupted. ${error} The text so far was kept.`;
+  return NOTES[status] ?? (empty ? "The reply is empty." : "");
+}
+
+/**
+ * What the model did not get; empty if it got every message.
+ * @param {Partial<import("./types.js").Message>} message
+ */
+export function leftOutLine({ omitted_messages: count = 0, context_length: contextLength, has_system_prompt: prompted }) {
+  if (count === 0) return "";
+  const [messages, fit, were] = count === 1 ? ["message", "fits", "was"] : ["messages", "fit", "were"];
+  const context = contextLength ? `the model's ${number.format(contextLength)} tokens` : "the model's context";
+  const kept = prompted ? "; the system prompt was kept" : "";
+  return `${number.format(count)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
+}

@@ -1,0 +1,147 @@
+// A reply. A streaming and a finished reply are the same element, rendered by the same code, so the page doesn't jump
+// when a reply ends.
+
+import { announce, make } from "../../shared/dom.js";
+import { Feedback } from "./feedback.js";
+import { copyText, renderMarkdown, StreamingMarkdown } from "./markdown.js";
+import { actionButton, versionSwitcher } from "./message_actions.js";
+import { endingNote, hasEnded, leftOutLine, statsLine } from "./reply_texts.js";
+
+/** @typedef {import("./types.js").Message} Message */
+/** @typedef {import("./types.js").End} End */
+
+const SPOKEN_CHARACTERS = 1000; // how much of a finished reply is announced to screen readers
+const PAUSE_MS = 1000; // a reply without a status that hasn't grown for this long is taken for finished
+
+export class ReplyView {
+  /** @type {StreamingMarkdown | null} the text that may still grow */
+  #growing = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #pause;
+
+  /** @param {Message} message @param {import("./types.js").Actions} actions */
+  constructor(message, actions) {
+    const { id } = message;
+    this.contextLength = message.context_length ?? null;
+    this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages }, leftOutLine(message));
+    this.waitingText = make("span");
+    this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), this.waitingText);
+    this.text = make("div", { class: "dm-text dm-markdown" });
+    this.note = make("p", { class: "dm-note", hidden: true });
+    this.copy = actionButton("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
+    this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id), "next");
+    this.resume.classList.add("dm-resume");
+    this.feedback = new Feedback(message, actions);
+    this.stats = make("span", { class: "dm-stats" });
+    /** @param {string} name @param {HTMLElement | null} element */
+    const offered = (name, element) => (actions.offers(name) ? element : null);
+    this.foot = make(
+      "footer",
+      { class: "dm-foot", hidden: true },
+      offered("version", versionSwitcher(message, actions.show)),
+      offered("resume", this.resume),
+      offered("copy", this.copy),
+      offered("rate", this.feedback.buttons),
+      offered("regenerate", actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again")),
+      offered("branch", actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(id), "branch")),
+      offered("delete", actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(id), "delete")),
+      this.stats,
+    );
+    this.element = make(
+      "article",
+      { class: "dm-message dm-reply", "aria-label": "Reply", "data-id": id },
+      this.leftOut,
+      this.waiting,
+      this.text,
+      this.note,
+      this.foot,
+      offered("rate", this.feedback.details),
+    );
+    this.source = message.content;
+    if (message.status === "streaming") {
+      this.#growing = new StreamingMarkdown(this.text, message.content);
+      this.#showWaiting("Thinking");
+      this.element.setAttribute("aria-busy", "true");
+      this.element.dataset.status = "streaming";
+    } else {
+      renderMarkdown(this.text, message.content);
+      this.#close(message);
+    }
+  }
+
+  /** @param {string} text @param {() => void} [onRendered] */
+  append(text, onRendered) {
+    this.#growing ??= new StreamingMarkdown(this.text, this.source);
+    this.source += text;
+    this.waiting.hidden = true;
+    this.#growing.append(text, onRendered);
+  }
+
+  /** @param {{processed: number, total: number}} progress */
+  progress({ processed, total }) {
+    if (this.source === "" && total > 0) this.#showWaiting(`Reading ${Math.floor((100 * processed) / total)} %`);
+  }
+
+  /** @param {string} message */
+  notice(message) {
+    this.note.textContent = message;
+    this.note.hidden = message === "";
+  }
+
+  /** @param {End} end */
+  end(end) {
+    this.#close(end);
+    this.#settle();
+  }
+
+  /**
+   * Shows a later state of the message: more text, its end, its statistics.
+   * @param {Message} message
+   * @param {() => void} onRendered
+   */
+  update(message, onRendered) {
+    const added = message.content.slice(this.source.length);
+    if (added !== "") this.append(added, onRendered);
+    this.feedback.show(message.feedback);
+    if (message.status === "streaming") return;
+    if (message.mayGrow && added !== "") {
+      this.#close(message);
+      clearTimeout(this.#pause);
+      this.#pause = setTimeout(() => this.#settle(), PAUSE_MS);
+    } else if (this.#growing) {
+      this.end(message);
+    } else {
+      this.#close(message);
+    }
+    onRendered();
+  }
+
+  /** @param {string} text */
+  #showWaiting(text) {
+    this.waiting.hidden = this.source !== "";
+    this.waitingText.textContent = text;
+  }
+
+  /** Renders the whole text as final and announces it. */
+  #settle() {
+    clearTimeout(this.#pause);
+    this.#growing?.finish();
+    this.#growing = null;
+    if (!this.element.isConnected) return;
+    const spoken = (this.text.textContent ?? "").trim();
+    const cut = spoken.length > SPOKEN_CHARACTERS ? `${spoken.slice(0, SPOKEN_CHARACTERS)} …` : spoken;
+    announce(`Reply: ${cut} ${this.note.textContent}`);
+  }
+
+  /** Shows how the reply ended, and its actions. @param {End} end */
+  #close({ status = "complete", stats, error }) {
+    this.element.removeAttribute("aria-busy");
+    this.element.dataset.status = status;
+    this.waiting.hidden = true;
+    this.notice(endingNote(status, error, this.source === ""));
+    this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
+    this.copy.hidden = this.source === "";
+    this.resume.hidden = (status === "complete" && hasEnded(stats)) || this.source.trim() === "";
+    this.foot.hidden = false;
+  }
+}
