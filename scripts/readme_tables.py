@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/SCALING.md from the code they describe, and docs/sampling.md.
+"""Writes docs/sampling.md and the tables of README.md and other pages in docs/ from the code they describe.
 
 Run by ``make readme``. To fail if one of them is out of date: .venv/bin/python scripts/readme_tables.py --check
 """
@@ -27,10 +27,13 @@ from app.settings import AppSettings  # noqa: E402
 from engine import PARAMETERS, Engine, EngineSettings, EngineStats  # noqa: E402
 from engine.remote.dialects import DIALECTS, TokenizeApi  # noqa: E402
 from engine.remote.metrics import RemoteMetrics  # noqa: E402
+from scripts.components_page import components_reference  # noqa: E402
+from scripts.markdown_table import markdown_table  # noqa: E402
 from scripts.sampling_page import sampling_page  # noqa: E402
 
 README = ROOT / "README.md"
 SCALING = ROOT / "docs" / "SCALING.md"
+COMPONENTS = ROOT / "docs" / "components.md"
 SAMPLING = ROOT / "docs" / "sampling.md"
 
 
@@ -42,12 +45,12 @@ def settings_table(settings: type[BaseSettings]) -> str:
         if field.annotation is bool:
             flag, default = f"{flag}`, `--no-{flag[2:]}", default.lower()
         rows.append((f"`{variable_name(settings, name)}`", f"`{flag}`", default, field.description or ""))
-    return _table(("Variable", "Flag", "Default", "Meaning"), rows)
+    return markdown_table(("Variable", "Flag", "Default", "Meaning"), rows)
 
 
 def routes_table() -> str:
     paths = create_app(AppSettings(), Engine(EngineSettings())).openapi()["paths"]
-    return _table(
+    return markdown_table(
         ("Route", "What it does"),
         (
             (f"`{method.upper()} {path}`", _first_paragraph(operation.get("description", "")))
@@ -61,7 +64,7 @@ def metrics_table() -> str:
     # A remote engine has all metrics of a local one, and more.
     registries = (RemoteMetrics(EngineStats.nothing, tuple).registry, HttpMetrics().registry)
     metrics = sorted((metric for one in registries for metric in one.collect()), key=lambda metric: metric.name)
-    return _table(
+    return markdown_table(
         ("Metric", "Kind", "What it says"),
         (
             (f"`{metric.name}{'_total' * (metric.type == 'counter')}`", metric.type, metric.documentation)
@@ -71,7 +74,7 @@ def metrics_table() -> str:
 
 
 def commands_table() -> str:
-    return _table(("Command", "What it does"), _commands(typer.main.get_command(cli), "deskmate"))
+    return markdown_table(("Command", "What it does"), _commands(typer.main.get_command(cli), "deskmate"))
 
 
 def parameters_text() -> str:
@@ -103,7 +106,7 @@ def servers_table() -> str:
     def yes(flag: bool) -> str:
         return "yes" if flag else "no"
 
-    return _table(
+    return markdown_table(
         (
             "Server",
             "Counts tokens before a reply",
@@ -142,11 +145,6 @@ def _first_paragraph(text: str) -> str:
     return " ".join(text.strip().split("\n\n")[0].split()).replace("``", "`")
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "application settings": lambda: settings_table(AppSettings),
     "engine settings": lambda: settings_table(EngineSettings),
@@ -156,6 +154,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sampling parameters": parameters_text,
 }
 SCALING_TABLES: dict[str, Callable[[], str]] = {"model servers": servers_table}
+COMPONENTS_TABLES: dict[str, Callable[[], str]] = {"components": components_reference}
 
 
 def with_tables(readme: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
@@ -179,6 +178,7 @@ def pages() -> dict[Path, str]:
     return {
         README: with_tables(README.read_text(encoding="utf-8")),
         SCALING: with_tables(SCALING.read_text(encoding="utf-8"), SCALING_TABLES),
+        COMPONENTS: with_tables(COMPONENTS.read_text(encoding="utf-8"), COMPONENTS_TABLES),
         SAMPLING: sampling_page(),
     }
 

@@ -14,8 +14,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -69,17 +69,18 @@ def _report(patch: str, changed: GradioChangedError) -> None:
 
 
 _WRITER = "gradio.component_meta"
+_WRITE = "create_or_modify_pyi"
 
 
 class _WithoutStubs(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         try:
-            write: Any = getattr(module, "create_or_modify_pyi", None)
-            _expect(isinstance(write, FunctionType), f"{_WRITER} to have a function create_or_modify_pyi")
+            write: Any = getattr(module, _WRITE, None)
+            _expect(isinstance(write, FunctionType), f"{_WRITER} to have a function {_WRITE}")
             parameters = "component_class", "class_name", "events"
             _expect(tuple(inspect.signature(write).parameters) == parameters, f"its parameters to be {parameters}")
-            module.create_or_modify_pyi = lambda *_: None  # type: ignore[attr-defined]
+            setattr(module, _WRITE, lambda *_: None)
         except GradioChangedError as changed:
             _report("disable_type_stubs", changed)
 
@@ -110,6 +111,24 @@ def disable_type_stubs() -> None:
     folders = spec.submodule_search_locations if spec is not None else None
     _expect(folders and PathFinder.find_spec(_WRITER, folders), f"a module {_WRITER}")
     sys.meta_path.insert(0, _Finder())
+
+
+@contextmanager
+def without_type_stubs() -> Iterator[None]:
+    """Creates component classes in this context without type stubs, where Gradio was imported already.
+
+    An app of someone else imports Gradio first, and the stubs would be written into this package.
+    """
+    module = sys.modules.get(_WRITER)
+    write = getattr(module, _WRITE, None)
+    if os.environ.get(SWITCH) == "off" or write is None:
+        yield
+        return
+    setattr(module, _WRITE, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(module, _WRITE, write)
 
 
 # ---- the head of the HTML

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import gradio as gr
-from gradio import component_meta
 
+from app.ui.gradio_patches import without_type_stubs
 from app.ui.static_files import SUFFIXES
 
 _UI_DIR = Path(__file__).resolve().parents[1]
@@ -35,18 +35,11 @@ def files_served_at(url: str) -> Iterator[None]:
 
 
 class _WithoutStub(type(gr.HTML)):  # type: ignore[misc]
-    """Creates a component's class without the type stub that Gradio writes beside every component's source.
-
-    ``app.ui`` turns the stubs off before it imports Gradio; this is for an app that imports Gradio first.
-    """
+    """Creates a component's class without the type stub that Gradio writes beside every component's source."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> type:
-        write = component_meta.create_or_modify_pyi
-        component_meta.create_or_modify_pyi = lambda *_: None
-        try:
+        with without_type_stubs():
             created: type = super().__new__(cls, name, bases, attributes)
-        finally:
-            component_meta.create_or_modify_pyi = write
         return created
 
 

@@ -92,4 +92,4 @@ def validate_messages(value: object) -> list[Message]:
 
 def _place(path: tuple[int | str, ...]) -> str:
     keys = [str(key) for key in path[1:]]
-    return "The value of a chat" if not path else " ".join([f"Message {path[0]} of the chat", *keys])
+    return "The value of a chat" if not path else ", ".join([f"Message {path[0]} of the chat", *keys])

@@ -1,0 +1,53 @@
+// Types of the chat's value and of its actions.
+
+export interface MessageStats {
+  prompt_tokens: number;
+  cached_prompt_tokens?: number | null; // null: unknown
+  completion_tokens: number;
+  ttft_ms?: number; // time to the first token
+  tokens_per_second?: number;
+  finish_reason?: string;
+}
+
+/** Feedback on a reply. */
+export interface Opinion {
+  rating: "up" | "down";
+  reasons: string[];
+  comment: string;
+}
+
+/** A message; see messages.py. */
+export interface Message {
+  id: string; // its own, or made from its position
+  role: "user" | "assistant";
+  content: string;
+  status?: string;
+  mayGrow?: boolean; // it has no status of its own, so more text may follow
+  error?: string | null;
+  stats?: MessageStats | null;
+  siblings?: string[];
+  feedback?: Partial<Opinion> | null;
+  omitted_messages?: number;
+  context_length?: number | null;
+  has_system_prompt?: boolean;
+}
+
+/** How a reply ended. */
+export type End = Pick<Message, "status" | "stats" | "error">;
+
+/**
+ * What users can do with a message. The results of functions that change something are false, or a promise of false, if
+ * the change was refused.
+ */
+export interface Actions {
+  offers(name: string): boolean; // whether an action is offered
+  edit(id: string, text: string): unknown;
+  regenerate(id: string): unknown;
+  resume(id: string): unknown;
+  branch(id: string): unknown;
+  remove(id: string): unknown;
+  show(id: string, step: string, shown: string): unknown; // shows version `id` in place of `shown`
+  rate(id: string, opinion: Opinion | null): unknown; // rejects if it could not be saved; null: no opinion
+  draftKey(id: string): string | null; // where an unsent edit is kept; null: nowhere
+  onError(error: unknown): unknown;
+}
