@@ -46,6 +46,7 @@ def _serve(mode: str, data_dir: str, ready: Connection) -> None:
     import gradio as gr
 
     from app.server.serving import bind, serve
+    from app.services.container import Services
     from app.settings import AppSettings
     from app.ui import page as page_module
     from engine import ChatEngine
@@ -54,8 +55,8 @@ def _serve(mode: str, data_dir: str, ready: Connection) -> None:
 
     build, listeners = page_module._page, []
 
-    def page_with_listener() -> gr.Blocks:
-        page = build()
+    def page_with_listener(services: Callable[[], Services]) -> gr.Blocks:
+        page = build(services)
         with page:
             button, called = gr.Button("Measure", elem_id="measure"), gr.Textbox(elem_id="called")
             button.click(lambda: str(time.monotonic()), None, called, show_progress="hidden", trigger_mode="multiple")

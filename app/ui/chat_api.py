@@ -18,6 +18,7 @@ from app.auth.identity import identity_of
 from app.domain.views import MessageStatus
 from app.errors import AppError, InvalidInput
 from app.turns.events import TurnEnd, TurnText
+from app.ui.gradio_patches import count_unread_messages
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -41,8 +42,7 @@ def add_chat_api(page: gr.Blocks, services: Callable[[], Services]) -> None:
     """
 
     def is_reading(session_hash: str | None) -> bool:
-        unread = page._queue.pending_messages_per_session.get(session_hash)
-        return unread is None or unread.qsize() < MAX_UNREAD
+        return count_unread_messages(page, session_hash) < MAX_UNREAD
 
     async def chat(
         message: str,

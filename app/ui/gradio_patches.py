@@ -320,3 +320,20 @@ class _Sleep:
             else:
                 with suppress(RuntimeError):  # its event loop is closed
                     loop.call_soon_threadsafe(woken.set)
+
+
+def count_unread_messages(page: gr.Blocks, session_hash: str | None) -> int:
+    """Returns how many messages the queue holds for a session; 0 if this cannot be known. Changes nothing in Gradio.
+
+    The queue holds every message until the session's client reads it, without a limit and without telling the listener
+    (``pending_messages_per_session`` in ``gradio/queueing.py``, lines 129 and 248).
+    """
+    try:
+        messages = getattr(getattr(page, "_queue", None), "pending_messages_per_session", None)
+        _expect(callable(getattr(messages, "get", None)), "Queue.pending_messages_per_session")
+        unread = messages.get(session_hash)  # type: ignore[union-attr]
+        _expect(unread is None or isinstance(unread, asyncio.Queue), "the messages of a session to be a queue")
+        return unread.qsize() if unread is not None else 0
+    except GradioChangedError as changed:
+        _report("count_unread_messages", changed)
+        return 0

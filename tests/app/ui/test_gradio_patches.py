@@ -25,6 +25,7 @@ from app.ui import gradio_patches
 from app.ui.gradio_patches import (
     SWITCH,
     TIMER,
+    count_unread_messages,
     preload,
     raise_max_threads,
     stop_loading_timer,
@@ -74,6 +75,10 @@ def no_services() -> Services:
 def served(environment: Environment, name: str = HTML) -> str:
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
+
+
+def no_services() -> Services:
+    raise NotImplementedError
 
 
 # ---- the switch, and all of them
@@ -456,3 +461,23 @@ def test_a_queue_whose_event_loop_is_gone_can_be_closed_and_started_in_another()
     for _ in range(2):
         assert asyncio.run(ask()) == 5
         page._queue.close()
+
+
+async def test_unread_messages_are_counted_until_they_are_read() -> None:
+    page = one_listener(lambda value: value)
+    async with serving(page) as session:
+        assert count_unread_messages(page, "one") == 0
+        await session("one").join(0, 1)
+        assert count_unread_messages(page, "one") > 0
+        assert count_unread_messages(page, "other") == 0
+        assert await session("one").results() == [1]
+        assert count_unread_messages(page, "one") == 0
+
+
+@pytest.mark.parametrize("held", [None, {"one": ["a message"]}])
+def test_unread_messages_that_are_held_otherwise_are_not_counted(held: object, warnings: list[str]) -> None:
+    page = gr.Blocks(analytics_enabled=False)
+    page._queue.pending_messages_per_session = held
+    for _ in range(2):
+        assert count_unread_messages(page, "one") == 0
+    assert len(warnings) == 1
