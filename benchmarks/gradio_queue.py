@@ -48,12 +48,12 @@ def _serve(mode: str, data_dir: str, ready: Connection) -> None:
     from app.server.serving import bind, serve
     from app.services.container import Services
     from app.settings import AppSettings
-    from app.ui import page as page_module
+    from app.ui import mount
     from engine import ChatEngine
     from testing.databases import create_migrated_file
     from testing.fake_engine import FakeEngine
 
-    build, listeners = page_module._page, []
+    build, listeners = mount._queued_page, []
 
     def page_with_listener(services: Callable[[], Services]) -> gr.Blocks:
         page = build(services)
@@ -65,7 +65,7 @@ def _serve(mode: str, data_dir: str, ready: Connection) -> None:
             page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = 0.5
         return page
 
-    page_module._page = page_with_listener
+    mount._queued_page = page_with_listener
     listener: socket.socket = bind("127.0.0.1", 0)
     settings = AppSettings(_env_file=None, data_dir=Path(data_dir), log_level="warning")
     create_migrated_file(settings.data_dir / "deskmate.db")
