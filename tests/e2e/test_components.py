@@ -27,8 +27,9 @@ import os
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI
-inner, outer = FastAPI(), FastAPI()
+inner = FastAPI()
 gr.mount_gradio_app(inner, demo, path="/sub")
+outer = FastAPI(lifespan=lambda _: inner.router.lifespan_context(inner))  # starts Gradio's queue
 outer.mount("/outer", inner)
 uvicorn.run(outer, port=int(os.environ["GRADIO_SERVER_PORT"]))
 """
