@@ -9,6 +9,7 @@ import gradio as gr
 
 from app.ui.chat_api import add_chat_api
 from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
+from app.ui.model_events import serve_model
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -59,7 +60,8 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                 Composer(elem_id="dm-composer")
             with gr.Column(elem_id="dm-settings", min_width=0):
                 Settings()
-                Model()
+                model = Model()
+        serve_model(model, services)
         add_chat_api(page, services)
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
     return page

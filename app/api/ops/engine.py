@@ -61,34 +61,34 @@ class NewModel(UnloadOptions):
 @router.get("")
 async def get_engine(services: ServicesDep) -> EngineView:
     """Returns the engine's state, its model, and its resource use."""
-    return _view(services.engine)
+    return view_engine(services.engine)
 
 
 @router.post("/sleep")
 async def sleep(options: UnloadOptions, services: ServicesDep) -> EngineView:
     """Unloads the model and frees its memory. Messages are refused until the engine is woken up."""
-    async with _host(services.engine) as host:
+    async with hosted_model(services.engine) as host:
         await host.sleep(options.timeout)
-    return _view(services.engine)
+    return view_engine(services.engine)
 
 
 @router.post("/wake")
 async def wake(services: ServicesDep) -> EngineView:
     """Loads the model again, after sleep or a failure. Responds once it is loaded."""
-    async with _host(services.engine) as host:
+    async with hosted_model(services.engine) as host:
         await host.wake()
-    return _view(services.engine)
+    return view_engine(services.engine)
 
 
 @router.post("/swap")
 async def swap(new: NewModel, services: ServicesDep) -> EngineView:
     """Loads another model and serves it. Responds once it is loaded; if that fails, the old model stays."""
-    async with _host(services.engine) as host:
+    async with hosted_model(services.engine) as host:
         await host.swap(new.model, revision=new.revision, max_model_len=new.max_model_len, timeout=new.timeout)
-    return _view(services.engine)
+    return view_engine(services.engine)
 
 
-def _view(engine: ChatEngine) -> EngineView:
+def view_engine(engine: ChatEngine) -> EngineView:
     status = engine.status
     return EngineView(
         state=status.state,
@@ -103,7 +103,7 @@ def _view(engine: ChatEngine) -> EngineView:
 
 
 @asynccontextmanager
-async def _host(engine: ChatEngine) -> AsyncIterator[ModelHost]:
+async def hosted_model(engine: ChatEngine) -> AsyncIterator[ModelHost]:
     """Yields the engine if it hosts a model itself, and converts its errors to the application's."""
     if not isinstance(engine, ModelHost):
         raise NotSupported("The model runs on another server. Change it there.")

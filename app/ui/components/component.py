@@ -70,13 +70,14 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
         """
         file = Path(sys.modules[type(self).__module__].__file__ or "")
         name = file.stem
-        files = self._files_url()
+        files = files_url()
         styles = [f"{files}/{style}" for style in ("shared/base.css", *self.STYLES, f"components/{name}/{name}.css")]
         classes = [elem_classes] if isinstance(elem_classes, str) else elem_classes or []
         super().__init__(
             value,
             html_template=file.with_suffix(".html").read_text(encoding="utf-8"),
             js_on_load=_LOAD.format(
+                root=SCRIPT_ROOT,
                 name=json.dumps(name),
                 loader=json.dumps(f"{files}/shared/component.js"),
                 script=json.dumps(f"{files}/components/{name}/{name}.js"),
@@ -90,18 +91,24 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
             **props,
         )
 
-    @staticmethod
-    def _files_url() -> str:
-        if (url := _files_url.get()) is not None:
-            return url
-        _serve_files()
-        return f"gradio_api/file={quote(_UI_DIR.as_posix())}"
+
+def files_url() -> str:
+    """Return the URL of the package's files: relative to ``root`` of :data:`SCRIPT_ROOT` where Gradio serves them."""
+    if (url := _files_url.get()) is not None:
+        return url
+    _serve_files()
+    return f"gradio_api/file={quote(_UI_DIR.as_posix())}"
 
 
-# The URLs of files that Gradio serves are relative to the app, which may lie below a path and have several pages.
-_LOAD = """
-    const root = `${{(window.gradio_config?.root ?? new URL(".", document.baseURI).href).replace(/\\/$/, "")}}/`;
+SCRIPT_ROOT = """
+    const root = `${(window.gradio_config?.root ?? new URL(".", document.baseURI).href).replace(/\\/$/, "")}/`;
     const at = (path) => new URL(path, root).href;
+"""
+"""JavaScript that defines ``at(path)``. The URLs of files that Gradio serves are relative to the app, which may lie
+below a path and have several pages."""
+
+_LOAD = """
+    {root}
     import(at({loader})).then(({{ load }}) =>
       load({name}, at({script}), {styles}.map(at), {{ element, trigger, props, watch }}));
 """

@@ -76,11 +76,9 @@ export const api = {
     return options;
   },
   account: () => request("GET", "/api/account"),
+  health: () => request("GET", "/health"),
   ready: () => request("GET", "/ready"),
   engine: () => request("GET", "/api/engine"),
-  sleep: () => request("POST", "/api/engine/sleep", {}),
-  wake: () => request("POST", "/api/engine/wake", {}),
-  swap: (model) => request("POST", "/api/engine/swap", { model }),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
   // `keepalive`: the request outlives the page, for saves on pagehide.

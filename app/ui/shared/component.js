@@ -108,3 +108,39 @@ export class Component {
     return undefined;
   }
 }
+
+// ---- What Gradio's listeners call: the `js` that client_events.py gives them.
+
+/** @type {Map<string, any>} scripts that are no components, by name */
+const registered = new Map();
+
+/** @type {() => Promise<unknown>} rejects if the server cannot be reached */
+let reach = async () => undefined;
+
+/**
+ * Makes a script of the page known to Gradio's listeners by a name.
+ * @param {string} name
+ * @param {object} script
+ */
+export const register = (name, script) => registered.set(name, script);
+
+/**
+ * Calls a method of a script or component. Does nothing in an app in which none has this name.
+ * @param {string} name
+ * @param {string} method
+ * @param {unknown[]} values
+ * @returns {Promise<any>}
+ */
+export const call = async (name, method, ...values) => (registered.get(name) ?? (await mounted.get(name)))?.[method]?.(...values);
+
+/**
+ * Sets what is awaited before a listener in Python runs. It should reject if the server cannot be reached: an event that
+ * Gradio itself fails to deliver ends all of its listeners, the browser's too, and reloads the page once the server is
+ * back.
+ * @param {() => Promise<unknown>} check
+ */
+export function beforeServerListeners(check) {
+  reach = check;
+}
+
+export const reachServer = () => reach();

@@ -4,7 +4,7 @@ import { conversationUrl, parseLocation } from "../../shared/address.js";
 import { api } from "../../shared/api.js";
 import { setUpAccountMenu } from "./account_menu.js";
 import { OpenConversation } from "./open_conversation.js";
-import { whenMounted } from "../../shared/component.js";
+import { beforeServerListeners, register, whenMounted } from "../../shared/component.js";
 import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
 import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
@@ -67,8 +67,10 @@ class Page {
     });
     model.isOpen = () => this.panels.settings.open;
     model.canChange = () => this.options.user.role === "admin";
+    model.explain = () => this.#explainFailure();
+    beforeServerListeners(() => api.health());
     model.handle({
-      changed: () => {
+      another_state: () => {
         this.modelChanged();
         crossTab.broadcast("model-changed");
       },
@@ -349,6 +351,16 @@ class Page {
   reportError(error) {
     this.composer.showError(error.message);
     this.readiness.recordFailure(error);
+  }
+
+  // Resolves to why a listener in Python did not answer. Redirects to the sign-in page if the session has ended.
+  async #explainFailure() {
+    try {
+      await api.engine();
+    } catch (error) {
+      return error.message;
+    }
+    return "The server did not answer. Try again.";
   }
 
   // ---- setup

@@ -1,0 +1,125 @@
+"""The listeners of the model panel, called as a browser calls them and as somebody else might."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.domain.roles import UserRole
+from engine import ModelLoadError
+from tests.app.desk import Desk, desk
+from tests.app.gradio_calls import messages_of
+from tests.app.live_server import reset_engine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHANGES: dict[str, dict[str, Any]] = {"swap": {"model": "models/other"}, "sleep": {}, "wake": {}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
+    async with desk(tmp_path_factory.mktemp("data")) as running:
+        for name, role in (("ada", UserRole.ADMIN), ("ben", UserRole.AGENT), ("cyd", UserRole.VIEWER)):
+            await running.add(name, role)
+        yield running
+
+
+@pytest.fixture
+def here(opened: Desk) -> Desk:
+    reset_engine(opened.live.engine)
+    return opened
+
+
+async def endpoint_of(http: httpx.AsyncClient, event: str) -> dict[str, Any]:
+    config = (await http.get("/config")).json()
+    model = next(one["id"] for one in config["components"] if "dm-component-model" in one["props"]["elem_classes"])
+    found: dict[str, Any] = next(one for one in config["dependencies"] if [model, event] in one["targets"])
+    return found
+
+
+async def fire(http: httpx.AsyncClient, event: str, detail: object, session: str, data: object = ()) -> dict[str, Any]:
+    """What the server says in the end to a client that joins the queue with this event."""
+    endpoint = await endpoint_of(http, event)
+    body = {"fn_index": endpoint["id"], "session_hash": session, "data": list(data), "event_data": detail}  # type: ignore[call-overload]
+    answer = await http.post("/gradio_api/queue/join", json=body)
+    assert answer.status_code == 200, answer.text
+    async for message in messages_of(http, session):
+        if message["msg"] == "process_completed":
+            return message
+    raise AssertionError("no answer")
+
+
+async def test_they_are_not_public(here: Desk) -> None:
+    for event in ("refresh", *CHANGES):
+        assert (await endpoint_of(here.clients["ada"], event))["api_visibility"] == "private"
+
+
+@pytest.mark.parametrize("name", ["ada", "ben", "cyd"])
+async def test_every_role_sees_the_state(here: Desk, name: str) -> None:
+    http = here.clients[name]
+    answer = await fire(http, "refresh", None, f"refresh of {name}")
+    shown, told = answer["output"]["data"][0], (await http.get("/api/engine")).json()
+    assert {key: shown[key] for key in ("state", "source", "model", "remote")} == {
+        key: told[key] for key in ("state", "source", "model", "remote")
+    }
+
+
+@pytest.mark.parametrize("name", ["ben", "cyd"])
+@pytest.mark.parametrize("event", CHANGES)
+async def test_only_admins_change_the_model(here: Desk, name: str, event: str) -> None:
+    answer = await fire(here.clients[name], event, {**CHANGES[event], "request": 1}, f"{event} of {name}")
+    assert (answer["success"], answer["output"]["error"]) == (False, "Only admins can do this. Ask an admin.")
+    assert here.live.engine.lifecycle_calls == []
+
+
+@pytest.mark.parametrize("event", CHANGES)
+async def test_admins_do(here: Desk, event: str) -> None:
+    answer = await fire(here.clients["ada"], event, {**CHANGES[event], "request": 7}, f"{event} of ada")
+    value = answer["output"]["data"][0]
+    assert (answer["success"], value["request"], value["error"]) == (True, 7, None)
+    assert [call[0] for call in here.live.engine.lifecycle_calls] == [event]
+
+
+async def test_what_goes_wrong_is_said_and_ends_the_request(here: Desk) -> None:
+    here.live.engine.lifecycle_error = ModelLoadError("There is no model folder at x.")
+    answer = await fire(here.clients["ada"], "swap", {"model": "x", "request": 2}, "unusable")
+    value = answer["output"]["data"][0]
+    assert (value["request"], value["error"], value["state"]) == (2, "There is no model folder at x.", "ready")
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [None, 3, "swap", [], {}, {"model": None}, {"model": "  "}, {"model": 4}, {"model": "x" * 100_000}, {"_x": 1}]
+    + [{"model": "x", "timeout": "soon"}, {"model": "x", "max_model_len": 1}],
+)
+async def test_a_forged_event_is_refused_with_a_sentence(here: Desk, detail: object) -> None:
+    answer = await fire(here.clients["ada"], "swap", detail, "forged")
+    assert answer["success"], answer
+    error = answer["output"]["data"][0]["error"]
+    assert error.endswith(".")
+    assert len(error) < 300
+    assert "Traceback" not in str(answer)
+    assert here.live.engine.lifecycle_calls == []
+
+
+async def test_values_that_no_listener_takes_change_nothing(here: Desk) -> None:
+    answer = await fire(here.clients["ada"], "swap", {"model": "x", "request": {"a": 1}}, "too many", [1, "x" * 10_000])
+    assert "Traceback" not in str(answer)
+    assert "x" * 100 not in str(answer)
+    if answer["success"]:
+        assert answer["output"]["data"][0]["request"] is None
+
+
+async def test_anothers_session_is_not_there(here: Desk) -> None:
+    ada, ben = here.clients["ada"], here.clients["ben"]
+    await fire(ada, "refresh", None, "adas own")
+    endpoint = await endpoint_of(ada, "refresh")
+    body = {"fn_index": endpoint["id"], "session_hash": "adas own", "data": []}
+    assert (await ben.post("/gradio_api/queue/join", json=body)).status_code == 404
+    assert (await ben.get("/gradio_api/queue/data?session_hash=adas own")).status_code == 404
+    async with here.client() as nobody:
+        assert (await nobody.post("/gradio_api/queue/join", json=body)).status_code == 401
