@@ -21,7 +21,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, eslint, tsc --strict, the layers as import contracts"
 	@echo "make bench      compare the engine with its peers on this machine; ARGS=--quick for a short run"
 	@echo "make guide      train the bundled model again"
-	@echo "make readme     regenerate the tables of README.md and docs/, docs/sampling.md and the export schema"
+	@echo "make readme     regenerate the tables of README.md and docs/, the export schema and the scripts' API types"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
 	@echo "make clean      remove .venv, node_modules and caches; keeps the conversations in data/"
 
@@ -70,6 +70,7 @@ readme:
 	@scripts/setup.sh run
 	$(PYTHON) scripts/readme_tables.py
 	$(PYTHON) scripts/export_schema.py
+	$(PYTHON) scripts/api_types.py
 
 lock:
 	@scripts/lock.sh $(ARGS)

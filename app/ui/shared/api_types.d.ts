@@ -1,0 +1,736 @@
+// Written by scripts/api_types.py (make readme) from the JSON API's models; edit those, not this.
+
+/** Changes to the caller's account. */
+export interface AccountChange {
+  /** Name shown to other users; empty for the name to sign in with. */
+  display_name: string;
+}
+
+/** An account as its owner and admins see it. */
+export interface AccountView {
+  id: string;
+  name: string;
+  display_name: string;
+  role: UserRole;
+  created_at: string;
+  disabled_at: string | null;
+  last_seen_at: string | null;
+}
+
+export interface Actions {
+  actions: AuditAction[];
+}
+
+/** Options of another reply. */
+export interface AnotherReply {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
+}
+
+/** An audit action type. The values are stored in databases: add new ones, never change existing ones. */
+export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed";
+
+/** One audit entry. */
+export interface AuditEntry {
+  id: string;
+  at: string;
+  actor: string | null;
+  action: string;
+  target: string | null;
+  details: Record<string, unknown>;
+}
+
+/** A canned reply to choose from. */
+export interface CannedReply {
+  name: string;
+  title: string;
+  description: string;
+  variables: Variable[];
+  body: string;
+}
+
+/** Saved with the conversation. ``None`` means the model's own default. */
+export interface ChatSettings {
+  preset?: string | null;
+  /** Lower is more predictable; 0 always picks the likeliest word. */
+  temperature?: number | null;
+  /** Keeps the likeliest words until they add up to this share. */
+  top_p?: number | null;
+  /** Keeps only this many likeliest words; 0 keeps all. */
+  top_k?: number | null;
+  /** Drops words less likely than this share of the likeliest one. */
+  min_p?: number | null;
+  /** Keeps the words about as likely as expected, up to this share; 1 keeps all. */
+  typical_p?: number | null;
+  /** Keeps words within this many standard deviations of the best score; 0 keeps all. */
+  top_n_sigma?: number | null;
+  /** Above 1, words already used become less likely. */
+  repetition_penalty?: number | null;
+  /** Above 0, words in the reply become less likely; below 0, likelier. */
+  presence_penalty?: number | null;
+  /** Above 0, each use of a word in the reply makes it less likely; below 0, likelier. */
+  frequency_penalty?: number | null;
+  /** Maximum tokens in a reply. Leave empty to let the model decide. */
+  max_tokens?: number | null;
+  /** The reply stops before any of these. One per line. */
+  stop?: string[];
+  /** The same seed repeats a reply (exactly, in float32). Leave empty for a random seed. */
+  seed?: number | null;
+  system_prompt_name?: string | null;
+  /** Values for the named prompt's variables; the others have their defaults. */
+  system_prompt_variables?: Record<string, string>;
+  system_prompt?: string;
+}
+
+/** Options of a continued reply. */
+export interface Continuation {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+}
+
+/** Changes to a conversation; omitted fields stay. */
+export interface ConversationChange {
+  /** The new title. */
+  title?: string | null;
+  /** The new settings; replaces all of them. */
+  settings?: ChatSettings | null;
+  /** Listed first. */
+  pinned?: boolean | null;
+  /** Hidden from the list, but found by search. */
+  archived?: boolean | null;
+  /** A reply has finished that the user has not seen. */
+  unread?: boolean | null;
+  /** The new tags; replaces all of them. */
+  tags?: string[] | null;
+}
+
+/** The conversation to show. */
+export interface ConversationRef {
+  conversation_id: string;
+}
+
+/** A row of the sidebar. Never carries message bodies; the fields below ``tags`` are set for search hits only. */
+export interface ConversationSummary {
+  id: string;
+  title: string;
+  created_at: string;
+  updated_at: string;
+  streaming: boolean;
+  pinned: boolean;
+  archived: boolean;
+  unread: boolean;
+  tags: string[];
+  message_id: string | null;
+  snippet: SnippetPart[];
+}
+
+/** An open conversation: the last messages of the path from the root to its tip. */
+export interface ConversationView {
+  id: string;
+  title: string;
+  settings: ChatSettings;
+  pinned: boolean;
+  archived: boolean;
+  tags: string[];
+  messages: MessageView[];
+  has_earlier: boolean;
+  active_turn_id: string | null;
+  temporary: boolean;
+}
+
+/** A new API key. ``key`` is only shown in this response. */
+export interface CreatedKey {
+  id: string;
+  name: string;
+  key: string;
+  scopes: Scope[];
+  expires_at: string | null;
+}
+
+/** A new link. It is only shown in this response, and works once. */
+export interface CreatedLink {
+  link: string;
+  expires_at: string | null;
+}
+
+/** A deletion, which can be undone by its id. */
+export interface Deletion {
+  deletion_id: string;
+  conversation_id: string;
+  messages: number;
+}
+
+/** What a deletion would delete, in numbers. ``audit_events`` stay and keep only the deleted user's id. */
+export interface DeletionPreview {
+  user_id: string;
+  name: string;
+  conversations: number;
+  messages: number;
+  replies: number;
+  feedback: number;
+  api_keys: number;
+  sessions: number;
+  audit_events: number;
+}
+
+/** The edited message. */
+export interface EditedMessage {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
+  /** The new text. */
+  text: string;
+}
+
+/** The number of sessions that were ended. */
+export interface EndedSessions {
+  sessions: number;
+}
+
+/** State of the engine. */
+export type EngineState = "stopped" | "starting" | "ready" | "draining" | "asleep" | "swapping" | "restarting" | "failed";
+
+/** A snapshot of the engine's counters, which grow from the start, and gauges, which are current. */
+export interface EngineStats {
+  num_requests_running: number;
+  num_requests_waiting: number;
+  kv_cache_usage: number;
+  num_kv_blocks: number;
+  kv_block_size: number;
+  prompt_tokens: number;
+  cached_prompt_tokens: number;
+  generation_tokens: number;
+  num_preemptions: number;
+  num_steps: number;
+  requests_finished: Record<string, number>;
+  state: EngineState;
+  num_restarts: number;
+  utilisation: Utilisation;
+  draft_tokens: number;
+  accepted_draft_tokens: number;
+}
+
+/** The engine's current state. */
+export interface EngineView {
+  state: EngineState;
+  /** Why it accepts no messages, as a sentence. */
+  reason: string | null;
+  /** While a model is loading: the current stage. */
+  stage: string | null;
+  /** Progress of the stage, 0 to 1. */
+  progress: number | null;
+  /** The model's folder or hub id, or the servers that run it. */
+  source: string;
+  /** The model runs on another server, and cannot be put to sleep or changed here. */
+  remote: boolean;
+  /** The loaded model, or the last one while the engine sleeps. */
+  model: ModelInfo;
+  /** Counters since the start, and current resource use. */
+  stats: EngineStats;
+}
+
+/** A reply with the messages before it, its siblings, and the messages after it. */
+export interface Exchange {
+  item: ReviewItem;
+  before: ExchangeMessage[];
+  reply: ExchangeMessage;
+  others: ExchangeMessage[];
+  after: ExchangeMessage[];
+  has_earlier: boolean;
+}
+
+/** A message shown with a reply under review. */
+export interface ExchangeMessage {
+  id: string;
+  role: Role;
+  content: string;
+  status: MessageStatus;
+  created_at: string;
+}
+
+/** Feedback as it is shown. */
+export interface FeedbackView {
+  rating: Rating;
+  reasons: Reason[];
+  comment: string;
+  updated_at: string;
+}
+
+/** Why a reply needs a review: it was rated down, or left its question unanswered. */
+export type Flag = "low_rated" | "failed" | "interrupted" | "empty" | "asked_again";
+
+/** The user's rating of a reply. */
+export interface GivenFeedback {
+  /** Thumb up or down. */
+  rating: Rating;
+  /** Reasons that go with the rating. */
+  reasons?: Reason[];
+  /** Free text. */
+  comment?: string;
+}
+
+/** A user's feedback on the reply. */
+export interface GivenOpinion {
+  by: string;
+  rating: Rating;
+  reasons: Reason[];
+  comment: string;
+  at: string;
+}
+
+/** The result of an import. */
+export interface ImportCounts {
+  imported: number;
+  already_there: number;
+}
+
+/** An invitation to create. */
+export interface Invite {
+  /** The role of the new account. */
+  role?: UserRole;
+  /** Who the invitation is for. */
+  note?: string | null;
+  /** Days until the link expires. */
+  days?: number;
+}
+
+/** An API key, without its secret. */
+export interface KeyView {
+  id: string;
+  name: string;
+  beginning: string;
+  scopes: Scope[];
+  created_at: string;
+  expires_at: string | null;
+  last_used_at: string | null;
+}
+
+/** What a link's visitor sees before using it. */
+export interface Link {
+  purpose: Purpose;
+  role: UserRole;
+  name: string | null;
+  local_conversations: number;
+}
+
+/** The token of a link. */
+export interface LinkToken {
+  /** The last part of the link. */
+  token: string;
+}
+
+/** The account or password that a link creates. */
+export interface LinkUse {
+  /** The last part of the link. */
+  token: string;
+  /** The password as typed. */
+  password: string;
+  /** The name to sign in with; not for links that reset a password. */
+  name?: string | null;
+  /** Name shown to other users; default: the name. */
+  display_name?: string | null;
+  /** The first admin takes over the local user's conversations. */
+  with_history?: boolean;
+}
+
+/** A link that can still be used. */
+export interface LinkView {
+  id: string;
+  purpose: Purpose;
+  role: UserRole;
+  note: string | null;
+  created_at: string;
+  expires_at: string;
+}
+
+/** The caller. */
+export interface Me {
+  accounts: boolean;
+  id: string;
+  name: string | null;
+  display_name: string | null;
+  role: UserRole;
+}
+
+/** The status of a message. Only ``STREAMING`` may still change. */
+export type MessageStatus = "streaming" | "complete" | "stopped" | "interrupted" | "error";
+
+export interface MessageView {
+  id: string;
+  conversation_id: string;
+  parent_id: string | null;
+  role: Role;
+  status: MessageStatus;
+  content: string;
+  created_at: string;
+  turn_id: string | null;
+  stats: ReplyStats | null;
+  error: string | null;
+  omitted_messages: number;
+  context_length: number | null;
+  has_system_prompt: boolean;
+  siblings: string[];
+  feedback: FeedbackView | null;
+}
+
+/** The loaded model. ``name`` is what ``/v1/models`` lists. */
+export interface ModelInfo {
+  name: string;
+  max_model_len: number;
+  vocab_size: number;
+  dtype: string;
+  device: string;
+  attention: string;
+  num_parameters: number;
+  has_chat_template: boolean;
+  has_unused_adapter: boolean;
+  can_continue: boolean;
+  served_names: string[];
+}
+
+/** An API key to create. */
+export interface NewKey {
+  /** Label of the key, such as the program's name. */
+  name: string;
+  /** What the key allows. */
+  scopes?: Scope[];
+  /** Days until the key expires; null for never. */
+  days?: number | null;
+}
+
+/** The model to load instead. */
+export interface NewModel {
+  /** Time for replies in flight to finish before they end. */
+  timeout?: number;
+  /** A folder, or a hub id such as Qwen/Qwen3-0.6B. */
+  model: string;
+  /** Branch, tag or commit of a hub model. */
+  revision?: string | null;
+  /** Context window in tokens; default: the model's own. */
+  max_model_len?: number | null;
+}
+
+/** The current and the new password. */
+export interface NewPassword {
+  /** The password as typed. */
+  present: string;
+  /** The password as typed. */
+  new: string;
+}
+
+/** A new version of a template. */
+export interface NewVersion {
+  /** The version that was edited; 0 for the file, or for a new template. */
+  after: number;
+  template: Template;
+}
+
+export interface AuditEntryPage {
+  items: AuditEntry[];
+  next_cursor: string | null;
+}
+
+export interface ConversationSummaryPage {
+  items: ConversationSummary[];
+  next_cursor: string | null;
+}
+
+export interface ReviewItemPage {
+  items: ReviewItem[];
+  next_cursor: string | null;
+}
+
+/** All accounts, and the open invitations. */
+export interface PeopleView {
+  people: AccountView[];
+  invitations: LinkView[];
+  local_conversations: number;
+}
+
+/** Changes to a user's account; omitted fields stay. */
+export interface PersonChange {
+  /** The new role. */
+  role?: UserRole | null;
+  /** True disables the account at once; false enables it again. */
+  disabled?: boolean | null;
+}
+
+/** An unsaved template, and values for its variables. */
+export interface PreviewTemplate {
+  template: Template;
+  /** By variable; omitted ones get their defaults. */
+  values?: Record<string, string>;
+}
+
+/** The purpose of a link. */
+export type Purpose = "invitation" | "reset" | "setup";
+
+export type Rating = "up" | "down";
+
+/** Reasons for a rating. The first three go with a thumb up, the others with a thumb down. */
+export type Reason = "correct" | "helpful" | "clear" | "wrong" | "off_topic" | "incomplete" | "unclear" | "too_long" | "tone";
+
+/** A template to remove. */
+export interface RemoveTemplate {
+  /** The current version, as the client knows it. */
+  after: number;
+}
+
+export interface RenderedTemplate {
+  text: string;
+}
+
+export interface RenderedText {
+  text: string;
+}
+
+/** Statistics shown under a reply. */
+export interface ReplyStats {
+  prompt_tokens: number;
+  cached_prompt_tokens: number | null;
+  completion_tokens: number;
+  ttft_ms: number;
+  itl_ms: number;
+  tokens_per_second: number;
+  finish_reason: string;
+}
+
+/** A version to restore. */
+export interface RestoreTemplate {
+  /** The current version, as the client knows it. */
+  after: number;
+  /** The version to restore. */
+  version: number;
+}
+
+/** A reply in the list of replies to review. Its texts are excerpts. */
+export interface ReviewItem {
+  message_id: string;
+  conversation_title: string;
+  user: string;
+  model: string | null;
+  created_at: string;
+  status: MessageStatus;
+  error: string | null;
+  flags: Flag[];
+  question: string;
+  reply: string;
+  opinions: GivenOpinion[];
+  reviewed_by: string | null;
+  reviewed_at: string | null;
+}
+
+/** Whether a reply has been reviewed. */
+export interface ReviewMark {
+  /** Reviewed; new feedback reopens it. */
+  reviewed: boolean;
+}
+
+export type Role = "user" | "assistant";
+
+/** Endpoints that an API key gives access to. */
+export type Scope = "chat" | "models";
+
+/** A browser with a signed-in user. */
+export interface SessionView {
+  id: string;
+  created_at: string;
+  last_seen_at: string;
+  user_agent: string;
+  address: string;
+  current: boolean;
+}
+
+/** Credentials. */
+export interface SignIn {
+  /** The name to sign in with; case does not matter. */
+  name: string;
+  /** The password as typed. */
+  password: string;
+}
+
+/** A piece of a text; ``hit`` marks a match. */
+export interface SnippetPart {
+  text: string;
+  hit: boolean;
+}
+
+/** A message to send. The client sends ids and text; the history comes from the database. */
+export interface StartTurn {
+  /** The user's message. */
+  text: string;
+  /** The conversation; default: a new one. */
+  conversation_id?: string | null;
+  /** The message it follows; default: the conversation's last one. */
+  parent_id?: string | null;
+  /** The last message that the client shows. If the conversation has continued elsewhere, the message is refused, since it would follow messages that the user has not seen. */
+  tip_id?: string | null;
+  /** Idempotency key, any id the client chooses. A request that is repeated with it, because the response was lost, gets the first response instead of sending the message twice. */
+  request_id?: string | null;
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Start a conversation that is only kept in memory, and ends with the server at the latest. */
+  temporary?: boolean;
+  /** Id of an open event stream (`stream_id` of `GET /api/events`): the reply is streamed there from its start, without another request. The response's `in_stream` says whether it is. */
+  stream_id?: string | null;
+}
+
+/** A turn that was started, and where its reply is streamed. */
+export interface StartedTurn {
+  turn_id: string;
+  conversation_id: string;
+  user_message_id: string;
+  message_id: string;
+  omitted_messages: number;
+  context_length: number | null;
+  has_system_prompt: boolean;
+  in_stream: boolean;
+}
+
+/** The caller's storage use and limits; null is no limit. */
+export interface Storage {
+  used_bytes: number;
+  max_bytes: number | null;
+  conversations: number;
+  max_conversations: number | null;
+  tags: number;
+  max_tags: number | null;
+}
+
+/** A text with variables. */
+export interface Template {
+  title: string;
+  description: string;
+  variables?: Variable[];
+  /** Sampling settings that suit a prompt; the others are left open. */
+  recommended?: ChatSettings;
+  /** The text, with {{ variables }}. */
+  body: string;
+}
+
+/** One version of a template. */
+export interface TemplateView {
+  name: string;
+  version: number;
+  removed: boolean;
+  author: string | null;
+  created_at: string | null;
+  template: Template;
+}
+
+/** The number of conversations that changed their owner. */
+export interface TransferredConversations {
+  conversations: number;
+}
+
+/** The reply is final and saved with ``status``. */
+export interface TurnEnd {
+  status: MessageStatus;
+  stats: ReplyStats | null;
+  error: string | null;
+  message_id: string;
+  offset: number;
+}
+
+/** A notice for the user while the reply continues. */
+export interface TurnNotice {
+  message: string;
+}
+
+/** Prompt progress: how much of the prompt the engine has processed, in tokens. */
+export interface TurnProgress {
+  processed: number;
+  total: number;
+}
+
+/** The ids of a started turn. */
+export interface TurnRef {
+  turn_id: string;
+  conversation_id: string;
+  user_message_id: string;
+  message_id: string;
+  omitted_messages: number;
+  context_length: number | null;
+  has_system_prompt: boolean;
+}
+
+/** All text that the reply has gained since this reader's offset. */
+export interface TurnText {
+  text: string;
+  offset: number;
+}
+
+/** How to unload the current model. */
+export interface UnloadOptions {
+  /** Time for replies in flight to finish before they end. */
+  timeout?: number;
+}
+
+/** Usage of a time span. A percentile is None if nothing was measured. */
+export interface Usage {
+  name: string;
+  conversations: number;
+  messages: number;
+  replies: number;
+  failed: number;
+  users: number;
+  prompt_tokens: number;
+  cached_prompt_tokens: number;
+  completion_tokens: number;
+  ttft_p50_ms: number | null;
+  ttft_p95_ms: number | null;
+  tokens_per_second_p50: number | null;
+  thumbs_up: number;
+  thumbs_down: number;
+}
+
+/** Usage of a range of days, in total and per day. */
+export interface UsageReport {
+  zone: string;
+  total: Usage;
+  days: Usage[];
+}
+
+/** The role of an account. No role gives access to another user's conversations. */
+export type UserRole = "admin" | "agent" | "viewer";
+
+/** Utilisation over the last :data:`WINDOW_SECONDS` seconds, or since the start if that is less. */
+export interface Utilisation {
+  device_busy: number;
+  batch_occupancy: number;
+  token_occupancy: number;
+  prompt_tokens_per_second: number;
+  generation_tokens_per_second: number;
+  time_to_first_token_seconds: number | null;
+  inter_token_latency_seconds: number | null;
+}
+
+/** Values of a template's variables. */
+export interface Values {
+  /** By variable; omitted ones get their defaults. */
+  values?: Record<string, string>;
+}
+
+/** A variable of a template. */
+export interface Variable {
+  /** As used in the text: {{ name }}. */
+  name: string;
+  /** Asks the user for the value. */
+  description: string;
+  /** None if a value is required. */
+  default?: string | null;
+}
+
+export interface VersionRef {
+  version: number;
+}
+
+/** The current user of the desk. */
+export interface Viewer {
+  user_id: string;
+  name: string | null;
+  role: UserRole;
+}
