@@ -16,6 +16,7 @@ import gradio as gr
 
 from app.ui.gradio_patches import without_type_stubs
 from app.ui.static_files import SUFFIXES
+from app.ui.theme import SHARED_STYLES
 
 _UI_DIR = Path(__file__).resolve().parents[1]
 _files_url: ContextVar[str | None] = ContextVar("files_url", default=None)
@@ -71,7 +72,7 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
         file = Path(sys.modules[type(self).__module__].__file__ or "")
         name = file.stem
         files = files_url()
-        styles = [f"{files}/{style}" for style in ("shared/base.css", *self.STYLES, f"components/{name}/{name}.css")]
+        styles = [f"{files}/{style}" for style in (*SHARED_STYLES, *self.STYLES, f"components/{name}/{name}.css")]
         classes = [elem_classes] if isinstance(elem_classes, str) else elem_classes or []
         super().__init__(
             value,

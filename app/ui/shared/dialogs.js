@@ -4,7 +4,7 @@ import { make } from "./dom.js";
 
 // Resolves to the dialog's return value: "yes" when confirmed, "no" or "" when cancelled.
 function ask(title, content, yes, { danger = false, focus = null } = {}) {
-  const cancel = make("button", { type: "button" }, "Cancel");
+  const cancel = make("button", { type: "button", class: "dm-button" }, "Cancel");
   const dialog = make(
     "dialog",
     { class: "dm-dialog", "aria-labelledby": "dm-dialog-title" },
@@ -17,7 +17,7 @@ function ask(title, content, yes, { danger = false, focus = null } = {}) {
         "div",
         { class: "dm-buttons" },
         cancel,
-        make("button", { type: "submit", value: "yes", class: danger ? "dm-danger" : "dm-primary" }, yes),
+        make("button", { type: "submit", value: "yes", class: `dm-button dm-primary${danger ? " dm-danger" : ""}` }, yes),
       ),
     ),
   );
@@ -41,11 +41,11 @@ export async function confirmDeletion(title) {
 
 // Resolves to the new tags, or null when cancelled. `known`: existing tags to suggest.
 export async function askTags(title, tags, knownTags) {
-  const input = make("input", { class: "dm-row-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
+  const input = make("input", { class: "dm-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
   input.value = tags.join(", ");
   const content = make(
     "div",
-    { class: "dm-tags-form" },
+    {},
     make("p", {}, `Tags for “${title}”, separated by commas.`),
     input,
     make("datalist", { id: "dm-known-tags" }, ...knownTags.map((tag) => make("option", { value: tag }))),

@@ -17,7 +17,7 @@ export function openMenu(button, label, entries, closed = () => {}) {
       {
         type: "button",
         role: "menuitem",
-        class: danger ? "dm-menu-item dm-menu-danger" : "dm-menu-item",
+        class: danger ? "dm-menu-item dm-danger" : "dm-menu-item",
         tabindex: "-1",
         onclick: () => {
           menu.hidePopover();

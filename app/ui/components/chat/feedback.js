@@ -48,7 +48,7 @@ export class Feedback {
     this.down = this.#thumb("down", "Bad reply");
     this.why = make("button", { type: "button", class: "dm-action", "aria-expanded": "false", onclick: () => this.#toggle() });
     this.buttons = make("span", { class: "dm-thumbs", role: "group", "aria-label": "Your feedback" }, this.up, this.down, this.why);
-    this.details = make("div", { class: "dm-feedback", hidden: true });
+    this.details = make("div", { class: "dm-card dm-feedback", hidden: true });
     this.#draw();
   }
 
@@ -114,7 +114,7 @@ export class Feedback {
       button.append(name);
       return button;
     };
-    const box = make("textarea", { class: "dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
+    const box = make("textarea", { class: "dm-input dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
     box.value = comment;
     this.#keepComment = () => {
       if (!this.#isWriting) return;

@@ -21,7 +21,7 @@ export function versionSwitcher({ id, siblings = [] }, show) {
       "button",
       {
         type: "button",
-        class: "dm-icon-button dm-version",
+        class: "dm-icon-button dm-small dm-version",
         "aria-label": label,
         "data-step": name,
         disabled: siblings[to] === undefined,

@@ -35,15 +35,15 @@ export function userMessage(message, actions) {
 
   /** @param {string | null} restoredDraft */
   function open(restoredDraft = null) {
-    const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
+    const box = make("textarea", { class: "dm-input dm-edit-box", dir: "auto", "aria-label": "Edited message" });
     box.value = restoredDraft ?? message.content;
-    const send = make("button", { type: "submit", class: "dm-primary" }, "Send");
-    const cancel = make("button", { type: "button", onclick: () => close() }, "Cancel");
+    const send = make("button", { type: "submit", class: "dm-button dm-primary" }, "Send");
+    const cancel = make("button", { type: "button", class: "dm-button", onclick: () => close() }, "Cancel");
     const form = make(
       "form",
-      { class: "dm-edit" },
+      { class: "dm-card dm-edit" },
       box,
-      actions.offers("version") ? make("p", { class: "dm-edit-hint" }, "The original message and its replies are kept.") : null,
+      actions.offers("version") ? make("p", { class: "dm-hint" }, "The original message and its replies are kept.") : null,
       make("div", { class: "dm-buttons" }, cancel, send),
     );
     const grow = () => {

@@ -35,7 +35,7 @@ export class Welcome {
     this.heading.textContent = heading;
     this.introduction.textContent = introduction;
     /** @param {string} text */
-    const example = (text) => make("li", {}, make("button", { type: "button", onclick: () => this.onExample(text) }, text));
+    const example = (text) => make("li", {}, make("button", { type: "button", class: "dm-card", onclick: () => this.onExample(text) }, text));
     this.examples.replaceChildren(...examples.map(example));
     this.examples.hidden = readOnly;
     this.choice.hidden = hint === null || readOnly;

@@ -38,7 +38,7 @@ export class CannedReplies {
     let sentence = "Loading …";
     const search = make("input", {
       type: "text",
-      class: "dm-row-input",
+      class: "dm-input",
       role: "combobox",
       "aria-label": "Search canned replies",
       "aria-expanded": "true",
@@ -48,7 +48,7 @@ export class CannedReplies {
       placeholder: "Search canned replies",
     });
     const list = make("ul", { id: "dm-canned-list", role: "listbox", "aria-label": "Canned replies" });
-    const note = make("p", { class: "dm-canned-note", role: "status" });
+    const note = make("p", { class: "dm-hint dm-canned-note", role: "status" });
     const close = make("button", { type: "button", class: "dm-icon-button", "aria-label": "Close", onclick: () => dialog.close() }, make("span", { class: "dm-icon dm-icon-close", "aria-hidden": "true" }));
     const dialog = make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note);
     let chosen = null;
@@ -76,7 +76,7 @@ export class CannedReplies {
         ...found.map((reply, index) =>
           make(
             "li",
-            { role: "option", id: `dm-canned-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
+            { role: "option", class: "dm-option", id: `dm-canned-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
             make("strong", {}, reply.title),
             make("span", {}, reply.description),
           ),
@@ -137,17 +137,17 @@ export class CannedReplies {
   // Asks for the variables. Resolves to their values by name, or null when cancelled.
   #ask(reply) {
     const inputs = reply.variables.map(({ name, description, default: value }) => {
-      const input = make("input", { type: "text", class: "dm-row-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off", required: value === null });
+      const input = make("input", { type: "text", class: "dm-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off", required: value === null });
       input.value = value ?? "";
-      return { name, input, label: make("label", { for: input.id }, description) };
+      return { name, input, label: make("label", { class: "dm-label", for: input.id }, description) };
     });
-    const cancel = make("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+    const cancel = make("button", { type: "button", class: "dm-button", onclick: () => dialog.close() }, "Cancel");
     const form = make(
       "form",
       { method: "dialog" },
       make("h2", { id: "dm-fill-title" }, reply.title),
-      ...inputs.flatMap(({ label, input }) => [label, input]),
-      make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-primary" }, "Insert")),
+      ...inputs.map(({ label, input }) => make("div", { class: "dm-field" }, label, input)),
+      make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-button dm-primary" }, "Insert")),
     );
     const dialog = make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": "dm-fill-title" }, form);
     dialog.addEventListener("keydown", (event) => event.stopPropagation());

@@ -29,7 +29,7 @@ export function conversationRow(summary, actions) {
     "button",
     {
       type: "button",
-      class: "dm-icon-button dm-row-more",
+      class: "dm-icon-button dm-small dm-row-more",
       tabindex: "-1",
       title: "More",
       "aria-label": `Actions for ${title}`,

@@ -267,7 +267,7 @@ export class Conversations extends Component {
   }
 
   #rename(row, summary) {
-    const input = make("input", { class: "dm-row-input", "aria-label": "New title", maxlength: "200" });
+    const input = make("input", { class: "dm-input dm-row-input", "aria-label": "New title", maxlength: "200" });
     input.value = summary.title;
     const before = [...row.childNodes];
     row.replaceChildren(input);

@@ -34,22 +34,22 @@ export class PromptDetails {
     }
     const fields = prompt.variables.map((variable) => this.#field(variable, values));
     const wanted = Object.entries(prompt.recommended);
-    const parts = [make("p", {}, prompt.description), ...fields];
+    const parts = [make("p", { class: "dm-hint" }, prompt.description), ...fields];
     if (wanted.length) {
       const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use these");
-      const text = make("p", {}, `Recommended: ${wanted.map((each) => shown(each, parameters)).join(", ")}.`);
-      parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", {}, "Already in use.") : use));
+      const text = make("p", { class: "dm-hint" }, `Recommended: ${wanted.map((each) => shown(each, parameters)).join(", ")}.`);
+      parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", { class: "dm-hint" }, "Already in use.") : use));
     }
     place.replaceChildren(...parts);
   }
 
   #field({ name, description, default: value }, values) {
-    const input = make("input", { type: "text", id: `dm-prompt-variable-${name}`, "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
+    const input = make("input", { type: "text", class: "dm-input", id: `dm-prompt-variable-${name}`, "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
     input.value = values[name] ?? "";
     input.addEventListener("input", () => {
       const given = [...byId("dm-prompt-about").querySelectorAll("[data-variable]")].filter((each) => each.value !== "");
       this.filled(Object.fromEntries(given.map((each) => [each.dataset.variable, each.value])));
     });
-    return make("div", {}, make("label", { for: input.id }, description), input);
+    return make("div", { class: "dm-field" }, make("label", { class: "dm-label", for: input.id }, description), input);
   }
 }

@@ -32,9 +32,9 @@ async function act(work) {
   }
 }
 
-const button = (name, label, onclick) => make("button", { type: "button", class: "dp-button", "aria-label": label, onclick }, name);
+const button = (name, label, onclick) => make("button", { type: "button", class: "dm-button", "aria-label": label, onclick }, name);
 const line = (title, about, ...buttons) =>
-  make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dp-hint" }, about)), ...buttons);
+  make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dm-hint" }, about)), ...buttons);
 
 // Returns a function that loads `path` and renders it. Drops responses to older requests, which may arrive after newer
 // ones.

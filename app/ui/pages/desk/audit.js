@@ -21,7 +21,7 @@ async function show(place) {
   const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
   const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
   const range = new DayRange(() => load());
-  const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
+  const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
   const trouble = make("div");
   const note = make("p", { class: "dk-empty", hidden: true }, "No matching entries in this date range.");
   action.addEventListener("change", () => load());

@@ -25,16 +25,17 @@ export function seconds(milliseconds) {
 let fields = 0;
 export function field(name, input, hint = null) {
   input.id ||= `dk-field-${++fields}`;
-  const parts = [make("label", { for: input.id }, name), input];
+  input.classList.add("dm-input");
+  const parts = [make("label", { class: "dm-label", for: input.id }, name), input];
   if (hint) {
-    parts.push(make("p", { class: "dk-hint", id: `${input.id}-hint` }, hint));
+    parts.push(make("p", { class: "dm-hint", id: `${input.id}-hint` }, hint));
     input.setAttribute("aria-describedby", `${input.id}-hint`);
   }
-  return make("div", { class: "dk-field" }, ...parts);
+  return make("div", { class: "dm-field" }, ...parts);
 }
 
 export function button(name, onclick, { kind = "", ...attributes } = {}) {
-  return make("button", { type: "button", class: `dk-button ${kind}`.trim(), onclick, ...attributes }, name);
+  return make("button", { type: "button", class: `dm-button ${kind}`.trim(), onclick, ...attributes }, name);
 }
 
 // A date range with presets, kept in sessionStorage. `changed({first, last})` is called on every change.
@@ -63,7 +64,7 @@ export class DayRange {
       { class: "dk-filters" },
       field("From", this.first),
       field("To", this.last),
-      make("div", { class: "dk-buttons", role: "group", "aria-label": "Recent days" }, preset(7), preset(30), preset(90)),
+      make("div", { class: "dm-buttons", role: "group", "aria-label": "Recent days" }, preset(7), preset(30), preset(90)),
     );
   }
 

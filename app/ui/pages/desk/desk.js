@@ -21,7 +21,7 @@ export function announce(text) {
 // An element that shows an error where it happened.
 export function problem(error) {
   const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
-  return make("p", { class: "dk-problem", role: "alert" }, text);
+  return make("p", { class: "dm-alert", role: "alert" }, text);
 }
 
 class Desk {

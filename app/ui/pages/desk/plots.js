@@ -6,12 +6,12 @@ import { compact, seconds } from "./controls.js";
 
 // A plot: title, value formatter, whether it has a column per day instead of lines, and series: [name, field, colour].
 const PLOTS = [
-  ["Messages", compact, true, [["Messages", "messages", "--dk-first"], ["Conversations", "conversations", "--dk-second"]]],
-  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dk-second"], ["Completion", "completion_tokens", "--dk-first"]]],
-  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dk-second"], ["Median", "ttft_p50_ms", "--dk-first"]]],
-  ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dk-first"]]],
-  ["Users", compact, true, [["Users", "users", "--dk-first"]]],
-  ["Ratings", compact, true, [["Liked", "thumbs_up", "--dk-first"], ["Disliked", "thumbs_down", "--dk-third"]]],
+  ["Messages", compact, true, [["Messages", "messages", "--dm-chart-1"], ["Conversations", "conversations", "--dm-chart-2"]]],
+  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dm-chart-2"], ["Completion", "completion_tokens", "--dm-chart-1"]]],
+  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dm-chart-2"], ["Median", "ttft_p50_ms", "--dm-chart-1"]]],
+  ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dm-chart-1"]]],
+  ["Users", compact, true, [["Users", "users", "--dm-chart-1"]]],
+  ["Ratings", compact, true, [["Liked", "thumbs_up", "--dm-chart-1"], ["Disliked", "thumbs_down", "--dm-chart-3"]]],
 ];
 const HEIGHT = 180;
 const WHOLE = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
@@ -57,20 +57,29 @@ export class Plots {
   #draw() {
     this.#destroy();
     this.element.replaceChildren();
-    const style = getComputedStyle(document.body);
     for (const [title, write, columns, lines] of PLOTS) {
       const label = `${title} by day. The table below has the numbers.`;
       const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
-      this.element.append(make("figure", { class: "dk-plot" }, make("figcaption", {}, title), frame));
+      this.element.append(make("figure", { class: "dm-card dk-plot" }, make("figcaption", {}, title), frame));
       const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => day[field]))];
-      const plot = new uPlot(options(style, frame.clientWidth || 300, write, columns, lines), data, frame);
+      const plot = new uPlot(options(frame, frame.clientWidth || 300, write, columns, lines), data, frame);
       this.#plots.push({ plot, frame });
     }
   }
 }
 
-function options(style, width, write, columns, lines) {
-  const colour = (name) => style.getPropertyValue(name).trim();
+// The colour of a design token in words that a canvas knows: the token itself has a value for each mode.
+function colourOf(token, place) {
+  const sample = make("span");
+  sample.style.color = `var(${token})`;
+  place.append(sample);
+  const { color } = getComputedStyle(sample);
+  sample.remove();
+  return color;
+}
+
+function options(frame, width, write, columns, lines) {
+  const colour = (token) => colourOf(token, frame);
   const axis = { stroke: colour("--dm-muted"), font: FONT, grid: { stroke: colour("--dm-line"), width: 1 }, ticks: { show: false } };
   return {
     width,
@@ -89,7 +98,7 @@ function options(style, width, write, columns, lines) {
       ...lines.map(([label, , name]) => ({
         label,
         stroke: colour(name),
-        fill: columns ? `${colour(name)}40` : undefined,
+        fill: columns ? colour(name).replace(")", ", 0.25)") : undefined,
         width: columns ? 1 : 2,
         paths: columns ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
         spanGaps: true,

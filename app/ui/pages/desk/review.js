@@ -41,10 +41,10 @@ function exchange({ item, before, reply, others, after, has_earlier }) {
   const one = (message, extra = {}) =>
     messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
   const parts = [];
-  if (has_earlier) parts.push(make("p", { class: "dk-hint" }, "Earlier messages aren't shown."));
+  if (has_earlier) parts.push(make("p", { class: "dm-hint" }, "Earlier messages aren't shown."));
   parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
   for (const other of others) parts.push(one(other, { note: other.id > reply.id ? "later version" : "earlier version" }));
-  if (after.length) parts.push(make("p", { class: "dk-hint" }, "Next messages"), ...after.map((message) => one(message)));
+  if (after.length) parts.push(make("p", { class: "dm-hint" }, "Next messages"), ...after.map((message) => one(message)));
   return make("div", { class: "dk-exchange" }, ...parts);
 }
 
@@ -53,7 +53,7 @@ function card(item, viewer, changed) {
   const around = make("div", { hidden: true });
   const open = button("Show the conversation", () => toggle(), { "aria-expanded": "false" });
   const reviewed = item.reviewed_at !== null;
-  const actions = make("div", { class: "dk-buttons" }, open);
+  const actions = make("div", { class: "dm-buttons" }, open);
   if (isAdmin(viewer)) {
     const mark = button(reviewed ? "Mark as not reviewed" : "Mark as reviewed", async () => {
       mark.disabled = true;
@@ -66,7 +66,7 @@ function card(item, viewer, changed) {
       }
       announce(reviewed ? "Marked as not reviewed." : "Marked as reviewed.");
       changed();
-    }, { kind: reviewed ? "" : "dk-primary" });
+    }, { kind: reviewed ? "" : "dm-primary" });
     actions.append(mark);
   }
   let reading = false;
@@ -92,13 +92,13 @@ function card(item, viewer, changed) {
   const by = item.reviewed_by ? ` by ${item.reviewed_by}` : "";
   const element = make(
     "article",
-    { class: "dk-card", "aria-label": `Reply in “${item.conversation_title}”` },
+    { class: "dm-card dk-card", "aria-label": `Reply in “${item.conversation_title}”` },
     make("p", { class: "dk-card-head" }, ...flags, make("span", {}, `${item.user} · ${moment(item.created_at)}${item.model ? ` · ${item.model}` : ""}`)),
     make("p", { class: "dk-question" }, item.question),
     make("p", { class: "dk-reply" }, item.reply || "(no text)"),
-    item.error ? make("p", { class: "dk-problem" }, item.error) : null,
+    item.error ? make("p", { class: "dm-alert" }, item.error) : null,
     ...item.opinions.map(opinion),
-    reviewed ? make("p", { class: "dk-hint" }, `Reviewed${by}, ${moment(item.reviewed_at)}.`) : null,
+    reviewed ? make("p", { class: "dm-hint" }, `Reviewed${by}, ${moment(item.reviewed_at)}.`) : null,
     actions,
     around,
   );
@@ -119,7 +119,7 @@ function show(place, viewer) {
       if (!chosen.delete(flag)) chosen.add(flag);
       chip.setAttribute("aria-pressed", String(chosen.has(flag)));
       load();
-    }, { kind: "dk-chip", "aria-pressed": "false" });
+    }, { class: "dm-chip", "aria-pressed": "false" });
     return chip;
   });
   range.element.append(field("Show", state));

@@ -56,7 +56,7 @@ class Editor {
     });
     this.#kept = Object.fromEntries(Object.entries(template.recommended).filter(([name]) => !this.section.parameters.some((known) => known.name === name)));
     this.status = make("div", { class: "dk-said-by-editor", role: "status" });
-    this.preview = make("div", { class: "dk-preview", hidden: true });
+    this.preview = make("div", { class: "dm-card dk-preview", hidden: true });
     const parts = [field("Title", this.title), field("Description", this.description)];
     parts.push(
       make("h3", {}, "Variables"),
@@ -67,18 +67,18 @@ class Editor {
     if (this.section.kind === "prompt") {
       parts.push(
         make("h3", {}, "Recommended sampling"),
-        make("p", { class: "dk-hint" }, "Shown to users who choose the prompt. An empty field leaves the value to the model."),
+        make("p", { class: "dm-hint" }, "Shown to users who choose the prompt. An empty field leaves the value to the model."),
         make("div", { class: "dk-sampling" }, ...this.sampling.map(([, label, input]) => field(label, input))),
       );
     }
-    const save = button("Save as a new version", () => this.#save(), { kind: "dk-primary" });
+    const save = button("Save as a new version", () => this.#save(), { kind: "dm-primary" });
     if (!this.saved) save.textContent = `Add this ${noun}`;
     const buttons = [button("Preview", () => this.#preview())];
     if (!this.readOnly) {
       buttons.push(save);
-      if (this.saved && !this.saved.removed) buttons.push(button("Remove", () => this.#remove(), { kind: "dk-danger" }));
+      if (this.saved && !this.saved.removed) buttons.push(button("Remove", () => this.#remove(), { kind: "dm-danger" }));
     }
-    parts.push(make("div", { class: "dk-buttons" }, ...buttons), this.status, this.preview);
+    parts.push(make("div", { class: "dm-buttons" }, ...buttons), this.status, this.preview);
     this.element.replaceChildren(...parts.filter((part) => part !== null));
     if (this.readOnly) for (const input of this.element.querySelectorAll("input, textarea")) input.readOnly = true;
     this.shown = JSON.stringify(this.template);
@@ -145,7 +145,7 @@ class Editor {
 
   async #save() {
     if (!this.saved && this.section.names.includes(this.#name)) {
-      this.status.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "This title is already in use. Choose another title, or edit the existing entry."));
+      this.status.replaceChildren(make("p", { class: "dm-alert", role: "alert" }, "This title is already in use. Choose another title, or edit the existing entry."));
       return;
     }
     await this.#change("PUT", this.#path(), { after: this.saved?.version ?? 0, template: this.template }, "Saved.");
@@ -225,7 +225,7 @@ class Section {
         {},
         make(
           "button",
-          { type: "button", class: "dk-entry", "data-name": stored.name, onclick: () => this.#open(stored) },
+          { type: "button", class: "dm-option dk-entry", "data-name": stored.name, onclick: () => this.#open(stored) },
           make("strong", {}, stored.template.title),
           make("span", {}, stored.template.description),
           make("small", {}, stored.removed ? `Removed ${written(stored)}` : `${versionName(stored)}, ${written(stored)}`),
@@ -287,10 +287,10 @@ class Section {
     this.#mark(stored.name);
     this.#edit(stored);
     const history = make("details", { class: "dk-history" }, make("summary", {}, "Versions"));
-    const note = stored.removed ? make("p", { class: "dk-problem" }, "This entry was removed, so users can't choose it. Save it or restore a version to bring it back.") : null;
+    const note = stored.removed ? make("p", { class: "dm-alert" }, "This entry was removed, so users can't choose it. Save it or restore a version to bring it back.") : null;
     this.work.replaceChildren(
       make("h2", {}, stored.template.title),
-      make("p", { class: "dk-hint" }, `${stored.name} · ${versionName(stored)}, ${written(stored)}`),
+      make("p", { class: "dm-hint" }, `${stored.name} · ${versionName(stored)}, ${written(stored)}`),
       ...[note].filter((each) => each !== null),
       this.editor.element,
       history,

@@ -28,7 +28,7 @@ const COLUMNS = [
 function tiles(total) {
   const rated = total.thumbs_up + total.thumbs_down;
   const tile = (name, value, note) =>
-    make("div", { class: "dk-tile" }, make("dt", {}, name), make("dd", {}, make("strong", {}, value), make("span", {}, note)));
+    make("div", { class: "dm-card dk-tile" }, make("dt", {}, name), make("dd", {}, make("strong", {}, value), make("span", {}, note)));
   return make(
     "dl",
     { class: "dk-tiles" },
@@ -59,7 +59,7 @@ function table(days) {
 
 function show(place) {
   const shown = make("div", { class: "dk-usage-shown" });
-  const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
+  const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
   const plots = new Plots();
   const runLatest = latest();
   const load = (days) => {
@@ -86,7 +86,7 @@ function show(place) {
     shown,
     make(
       "p",
-      { class: "dk-hint" },
+      { class: "dm-hint" },
       `Days are in the time zone ${zone}. Deleted content, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
     ),
   );

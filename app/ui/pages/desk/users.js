@@ -11,7 +11,7 @@ const options = (chosen) =>
 
 async function show(place, viewer) {
   const trouble = make("div");
-  const made = make("div", { class: "dk-made", role: "status" });
+  const made = make("div", { class: "dm-notice dk-made", role: "status" });
   const rows = make("tbody");
   const open = make("ul", { class: "dk-people-invitations" });
   const openTitle = make("h2", {}, "Open invitations");
@@ -42,7 +42,7 @@ async function show(place, viewer) {
 
   function handOn(link, sentence) {
     lastDetailsRequest++;
-    const shown = make("input", { readonly: true, "aria-label": "The link" });
+    const shown = make("input", { class: "dm-input", readonly: true, "aria-label": "The link" });
     shown.value = link;
     const copy = button("Copy", () =>
       act(async () => {
@@ -59,7 +59,7 @@ async function show(place, viewer) {
 
   function row(person) {
     const { name, display_name: shown, role, disabled_at: disabled, last_seen_at: seen } = person;
-    const roles = make("select", { "aria-label": `Role of ${name}` }, ...options(role));
+    const roles = make("select", { class: "dm-input", "aria-label": `Role of ${name}` }, ...options(role));
     roles.addEventListener("change", () =>
       change(() => request("PATCH", path(person), { role: roles.value }), `${name} is ${ROLES[roles.value]} now.`),
     );
@@ -70,7 +70,7 @@ async function show(place, viewer) {
           () => request("PATCH", path(person), { disabled: !disabled }),
           disabled ? `${name} can sign in again.` : `${name} is disabled.`,
         ),
-      { kind: disabled ? "dk-chip" : "dk-chip dk-danger", "aria-label": `${disabled ? "Enable" : "Disable"} ${name}` },
+      { kind: disabled ? "dm-small" : "dm-small dm-danger", "aria-label": `${disabled ? "Enable" : "Disable"} ${name}` },
     );
     const reset = button(
       "Reset link",
@@ -79,23 +79,23 @@ async function show(place, viewer) {
           const { link } = await request("POST", `${path(person)}/reset-link`, {});
           handOn(link, `Give this link to ${name}. They can use it once within a day to set a new password. It won't be shown again.`);
         }),
-      { kind: "dk-chip", "aria-label": `Reset link for ${name}` },
+      { kind: "dm-small", "aria-label": `Reset link for ${name}` },
     );
     const sessions = button("Sessions", () => act(() => showSessions(person)), {
-      kind: "dk-chip",
+      kind: "dm-small",
       "aria-label": `Sessions of ${name}`,
     });
     const erase = button("Delete", () => act(() => previewDeletion(person)), {
-      kind: "dk-chip dk-danger",
+      kind: "dm-small dm-danger",
       "aria-label": `Delete ${name} and all of their data`,
     });
     return make(
       "tr",
       { class: disabled ? "dk-disabled" : null },
-      make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dk-hint" }, shown)),
+      make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dm-hint" }, shown)),
       make("td", {}, roles),
       make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
-      make("td", {}, make("div", { class: "dk-buttons" }, reset, sessions, able, erase)),
+      make("td", {}, make("div", { class: "dm-buttons" }, reset, sessions, able, erase)),
     );
   }
 
@@ -138,11 +138,11 @@ async function show(place, viewer) {
           await request("DELETE", address);
           made.replaceChildren();
         }, `${name} was deleted.`),
-      { kind: "dk-danger" },
+      { kind: "dm-primary dm-danger" },
     );
     made.replaceChildren(
       make("p", {}, `This deletes ${name} and all of their data: ${numbers.join(", ")}. It can't be undone. Backups keep the data until they are deleted.`),
-      make("div", { class: "dk-buttons" }, go, button("Cancel", () => made.replaceChildren())),
+      make("div", { class: "dm-buttons" }, go, button("Cancel", () => made.replaceChildren())),
     );
     go.focus();
   }
@@ -151,7 +151,7 @@ async function show(place, viewer) {
     const back = button(
       "Revoke",
       () => change(() => request("DELETE", `/api/people/invitations/${encodeURIComponent(id)}`), "The invitation was revoked."),
-      { kind: "dk-chip", "aria-label": `Revoke the invitation ${note ?? `of ${moment(ends)}`}` },
+      { kind: "dm-small", "aria-label": `Revoke the invitation ${note ?? `of ${moment(ends)}`}` },
     );
     return make("li", {}, `${note ?? "No note"} · ${ROLES[role]} · expires ${moment(ends)} `, back);
   }
@@ -181,7 +181,7 @@ async function show(place, viewer) {
   const role = make("select", {}, ...options("agent"));
   const note = make("input", { maxlength: "200" });
   const invite = make("form", { class: "dk-filters" }, field("Role", role), field("Note (who it's for)", note));
-  const send = make("button", { type: "submit", class: "dk-button dk-primary" }, "Invite");
+  const send = make("button", { type: "submit", class: "dm-button dm-primary" }, "Invite");
   invite.append(send);
   invite.addEventListener("submit", (event) => {
     event.preventDefault();
