@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,15 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 ON_THE_CHAT_PAGE = ("chatting", "conversation_list", "fields", "message_tree", "page_at_rest", "settings_panel")
 
 
+@pytest.fixture
+def remove_type_stubs() -> Iterator[None]:
+    """Gradio writes them beside the components, where they would be taken for sources."""
+    yield
+    for stub in (ROOT / "app").rglob("*.pyi"):
+        stub.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("remove_type_stubs")
 def test_the_page_works_without_the_changes_to_gradio() -> None:
     files = [f"tests/e2e/test_{name}.py" for name in ON_THE_CHAT_PAGE]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
