@@ -93,8 +93,10 @@ async def test_what_goes_wrong_is_said_and_ends_the_request(here: Desk) -> None:
 
 @pytest.mark.parametrize(
     "detail",
-    [None, 3, "swap", [], {}, {"model": None}, {"model": "  "}, {"model": 4}, {"model": "x" * 100_000}, {"_x": 1}]
-    + [{"model": "x", "timeout": "soon"}, {"model": "x", "max_model_len": 1}],
+    [
+        *(None, 3, "swap", [], {}, {"model": None}, {"model": "  "}, {"model": 4}, {"model": "x" * 100_000}, {"_x": 1}),
+        *({"model": "x", "timeout": "soon"}, {"model": "x", "max_model_len": 1}),
+    ],
 )
 async def test_a_forged_event_is_refused_with_a_sentence(here: Desk, detail: object) -> None:
     answer = await fire(here.clients["ada"], "swap", detail, "forged")
