@@ -68,7 +68,7 @@ def test_the_messages_that_a_listener_changes_are_not_those_that_were_sent() -> 
         ([{**HISTORY[0], "id": "a"}, {**HISTORY[1], "id": "a"}], "different ids, but 'a' occurs more than once"),
     ],
 )
-def test_a_wrong_value_is_refused_by_what_is_wrong(value: object, problem: str) -> None:
+def test_a_wrong_value_is_refused_by_what_is_wrong(value: Any, problem: str) -> None:
     for refuse in (Chat().postprocess, Chat().preprocess, Chat):
         with pytest.raises(ValueError, match=problem):
             refuse(value)
@@ -111,7 +111,7 @@ def test_the_schema_of_the_value_is_that_of_the_messages() -> None:
     with gr.Blocks(analytics_enabled=False) as demo:
         chat = Chat()
         chat.change(lambda messages: messages, chat, chat, api_name="echo")
-    parameter = demo.get_api_info()["named_endpoints"]["/echo"]["parameters"][0]  # type: ignore[index, call-overload]
+    parameter = demo.get_api_info()["named_endpoints"]["/echo"]["parameters"][0]
     assert parameter["example_input"] == Chat().preprocess(parameter["example_input"])
 
 

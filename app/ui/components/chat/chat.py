@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gradio.events import EventListener, Events
@@ -59,7 +59,7 @@ class Chat(FileComponent):
 
     def __init__(
         self,
-        value: Sequence[Message] | Callable[[], Sequence[Message]] | None = None,
+        value: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
         *,
         actions: Sequence[str] = ("copy",),
         heading: str = "What would you like to talk about?",

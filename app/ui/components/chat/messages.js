@@ -46,11 +46,14 @@ export class MessageList {
     const before = [...this.#views.keys()];
     const shown = this.#views;
     this.#views = new Map(messages.map((message) => [message.id, this.#become(shown.get(message.id), message)]));
-    const after = [...this.#views.keys()];
+    const elements = [...this.#views.values()].map(({ element }) => element);
+    const { children } = this.list;
+    // Most values of a stream change text only: reading sizes then would make the browser lay out the page each time.
+    if (elements.length === children.length && elements.every((element, index) => element === children[index])) return;
     const { scrollHeight, scrollTop } = this.scroller;
-    replaceChildren(this.list, [...this.#views.values()].map(({ element }) => element));
+    replaceChildren(this.list, elements);
     this.#sayOnce();
-    const grewAbove = before.length > 0 && after.indexOf(before[0]) > 0;
+    const grewAbove = before.length > 0 && [...this.#views.keys()].indexOf(before[0]) > 0;
     const last = messages.at(-1);
     if (last?.role === "user" && !shown.has(last.id)) this.toLatest();
     else if (grewAbove) this.scroller.scrollTop = this.scroller.scrollHeight - (scrollHeight - scrollTop);

@@ -110,10 +110,11 @@ export class ReplyView {
       this.#pause = setTimeout(() => this.#settle(), PAUSE_MS);
     } else if (this.#growing) {
       this.end(message);
+      onRendered();
     } else {
       this.#close(message);
+      onRendered();
     }
-    onRendered();
   }
 
   /** @param {string} text */
