@@ -68,7 +68,7 @@ with gr.Blocks() as demo:
     earlier.click(lambda shown: [{"role": "user", "content": "Zero", "id": "z"}, *shown], left, left)
     gr.Button("Read only").click(lambda: Chat(read_only=True), None, left)
     gr.Button("Wrong").click(lambda: [{"role": "robot", "content": ""}], None, left)
-    gr.Button("Clear").click(lambda: None, None, left)
+    gr.Button("Remove all").click(lambda: None, None, left)
 
 demo.launch()
 """
@@ -220,7 +220,7 @@ def test_two_chats_on_a_page_are_each_their_own(start: Start, page: Page) -> Non
     page.get_by_role("button", name="Wrong").click()
     expect(page.get_by_text("Error", exact=True).first).to_be_attached()
     expect(left.locator(".dm-message")).to_have_count(3)
-    page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Remove all").click()
     expect(left.locator(".dm-message")).to_have_count(0)
     expect(left.get_by_role("heading", name="What would you like to talk about?")).to_be_visible()
     expect(right.locator(".dm-message")).to_have_count(2)
