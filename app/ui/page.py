@@ -47,7 +47,15 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
     with gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page:
         with gr.Row(elem_id="dm-app"):
             with gr.Column(elem_id="dm-conversations", min_width=0):
-                Conversations()
+                Conversations(
+                    actions=Conversations.ACTIONS,
+                    parts=Conversations.PARTS,
+                    filter="listener",
+                    heading="Deskmate",
+                    links=[("Desk", "/desk")],
+                    file_types=[".json", ".jsonl", ".zip"],
+                    height=None,
+                )
             with gr.Column(elem_id="dm-chat", min_width=0):
                 Header("New chat", panels=Header.PANELS)
                 Chat(
@@ -57,7 +65,11 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                     keep_edits=True,
                     height=None,
                 )
-                Composer(elem_id="dm-composer")
+                Composer(
+                    canned=[],
+                    canned_empty="There are no canned replies yet. Admins can add them at /desk.",
+                    elem_id="dm-composer",
+                )
             with gr.Column(elem_id="dm-settings", min_width=0):
                 Settings()
                 model = Model()

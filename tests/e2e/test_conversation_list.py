@@ -197,19 +197,6 @@ def test_pins_and_days_order_the_list(seeded: ChatPage) -> None:
     expect(seeded.page.locator("#dm-list .dm-group", has_text="Pinned")).to_have_count(0)
 
 
-def test_days_are_those_of_the_calendar(seeded: ChatPage) -> None:
-    """One minute past midnight, the evening before is yesterday."""
-    shown = seeded.page.evaluate(
-        """async () => {
-            const { dateGroup } = await import("/ui/static/components/conversations/date_groups.js");
-            const now = new Date(2026, 2, 1, 0, 1);
-            const then = (days) => new Date(2026, 2, 1 - days, days ? 23 : 0, 0).toISOString();
-            return [0, 1, 2, 8, 31].map((days) => dateGroup({ pinned: false, updated_at: then(days) }, now));
-        }"""
-    )
-    assert shown == ["Today", "Yesterday", "Previous 7 days", "Previous 30 days", "January 2026"]
-
-
 def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
     expect(seeded.row("Beta").first).to_be_visible()
     count = seeded.row("Beta").count()

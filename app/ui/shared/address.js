@@ -1,5 +1,6 @@
 // Conversation and message ids in the page's URL.
 
+/** @param {string | null} id @param {string | null | undefined} messageId */
 export const conversationUrl = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 

@@ -2,7 +2,14 @@
 
 import { make } from "./dom.js";
 
-// Resolves to the dialog's return value: "yes" when confirmed, "no" or "" when cancelled.
+/**
+ * Resolves to the dialog's return value: "yes" when confirmed, "no" or "" when cancelled.
+ * @param {string} title
+ * @param {Node} content
+ * @param {string} yes  text of the button that confirms
+ * @param {{danger?: boolean, focus?: HTMLElement | null}} options
+ * @returns {Promise<string>}
+ */
 function ask(title, content, yes, { danger = false, focus = null } = {}) {
   const cancel = make("button", { type: "button", class: "dm-button" }, "Cancel");
   const dialog = make(
@@ -34,12 +41,18 @@ function ask(title, content, yes, { danger = false, focus = null } = {}) {
   });
 }
 
+/** @param {string} title */
 export async function confirmDeletion(title) {
   const text = make("p", {}, `“${title}” and all its messages will be deleted for good.`);
   return (await ask("Delete this conversation?", text, "Delete", { danger: true })) === "yes";
 }
 
-// Resolves to the new tags, or null when cancelled. `known`: existing tags to suggest.
+/**
+ * Resolves to the new tags, or null when cancelled.
+ * @param {string} title
+ * @param {string[]} tags
+ * @param {string[]} knownTags  to suggest
+ */
 export async function askTags(title, tags, knownTags) {
   const input = make("input", { class: "dm-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
   input.value = tags.join(", ");

@@ -1,14 +1,16 @@
 // A short notification above the message box, with an optional action button.
 
-import { byId, make } from "./dom.js";
+import { make } from "./dom.js";
 
 const SHOWN_MS = 20_000;
 
 export class Toast {
   #timer = null;
 
-  constructor() {
-    this.element = byId("dm-toast");
+  // `parent`: the element at whose top notifications are shown.
+  constructor(parent) {
+    this.element = make("div", { id: "dm-toast", class: "dm-toast", role: "status" });
+    parent.prepend(this.element);
   }
 
   // `name` and `action`: the optional button. An empty text hides the toast.

@@ -1,42 +1,63 @@
 // Canned replies: a searchable list and a form for the variables; inserts the text into the message box.
 
-import { api } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
+import { fits } from "./canned_text.js";
 
-// Whether title, description and name contain every word of the query, in any order.
-function fits({ title, description, name }, query) {
-  const text = `${title} ${description} ${name}`.toLowerCase();
-  return query.toLowerCase().split(/\s+/).every((word) => text.includes(word));
-}
+/** @typedef {import("./canned_text.js").CannedReply} CannedReply */
+
+/**
+ * @typedef {object} Host  the message box
+ * @property {() => Promise<CannedReply[]>} list  loads the canned replies
+ * @property {(reply: CannedReply, values: Record<string, string>) => Promise<string | null>} fill
+ *   resolves to the text of a reply, or null if there is nothing to insert
+ * @property {() => string} emptyMessage  what the list says without canned replies
+ * @property {(text: string) => void} insert  inserts into the message box
+ * @property {(error: Error) => void} onError
+ * @property {(typed: string) => void} onCancel  the list was closed without a choice, with the typed search
+ */
+
+/** @param {unknown} error */
+const asError = (error) => (error instanceof Error ? error : new Error(String(error)));
 
 export class CannedReplies {
-  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `onCancel(typed)` is called when the
-  // list is closed without a choice, with the typed search.
-  constructor(button, { insert, onError, onCancel }) {
+  /** @type {((replies: CannedReply[]) => void) | null} shows replies in the list that is open */
+  #show = null;
+
+  /**
+   * @param {HTMLButtonElement} button
+   * @param {Host} host
+   */
+  constructor(button, host) {
     this.button = button;
-    this.insert = insert;
-    this.onError = onError;
-    this.onCancel = onCancel;
+    this.host = host;
     button.addEventListener("click", () => this.open());
   }
 
-  // `typed`: opened by typing "/" in the box. The dialog opens before the list has loaded, so that further typing goes
-  // to its search.
+  /** Shows other replies, if the list is open. @param {CannedReply[]} replies */
+  renew(replies) {
+    this.#show?.(replies);
+  }
+
+  /**
+   * Opens the list. `typed`: by typing "/" in the box. The dialog opens before the list has loaded, so that further
+   * typing goes to its search.
+   */
   async open({ typed = false } = {}) {
     if (document.querySelector(".dm-canned, .dm-fill")) return;
     const { show, showError } = this.#list(typed);
     try {
-      show(await api.listCanned());
+      show(await this.host.list());
     } catch (error) {
-      showError(error.message);
+      showError(asError(error).message);
     }
   }
 
-  // Opens the dialog without entries. Returns {show(replies), showError(sentence)}.
+  /** Opens the dialog without entries. @param {boolean} typed */
   #list(typed) {
+    /** @type {CannedReply[] | null} */
     let replies = null;
     let sentence = "Loading …";
-    const search = make("input", {
+    const search = /** @type {HTMLInputElement} */ (make("input", {
       type: "text",
       class: "dm-input",
       role: "combobox",
@@ -46,22 +67,26 @@ export class CannedReplies {
       "aria-autocomplete": "list",
       autocomplete: "off",
       placeholder: "Search canned replies",
-    });
+    }));
     const list = make("ul", { id: "dm-canned-list", role: "listbox", "aria-label": "Canned replies" });
     const note = make("p", { class: "dm-hint dm-canned-note", role: "status" });
     const close = make("button", { type: "button", class: "dm-icon-button", "aria-label": "Close", onclick: () => dialog.close() }, make("span", { class: "dm-icon dm-icon-close", "aria-hidden": "true" }));
-    const dialog = make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note);
+    const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note));
+    /** @type {CannedReply | null} */
     let chosen = null;
     let at = 0;
+    /** @param {number} to */
     const mark = (to) => {
       const options = [...list.children];
       at = options.length ? (to + options.length) % options.length : 0;
       for (const [index, option] of options.entries()) option.setAttribute("aria-selected", String(index === at));
-      if (options.length) {
-        search.setAttribute("aria-activedescendant", options[at].id);
-        options[at].scrollIntoView({ block: "nearest" });
+      const marked = options[at];
+      if (marked) {
+        search.setAttribute("aria-activedescendant", marked.id);
+        marked.scrollIntoView({ block: "nearest" });
       } else search.removeAttribute("aria-activedescendant");
     };
+    /** @param {CannedReply} reply */
     const choose = (reply) => {
       chosen = reply;
       dialog.close();
@@ -77,12 +102,12 @@ export class CannedReplies {
           make(
             "li",
             { role: "option", class: "dm-option", id: `dm-canned-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
-            make("strong", {}, reply.title),
-            make("span", {}, reply.description),
+            make("strong", {}, reply.title ?? reply.name),
+            make("span", {}, reply.description ?? ""),
           ),
         ),
       );
-      if (replies.length === 0) note.textContent = "There are no canned replies yet. Admins can add them at /desk.";
+      if (replies.length === 0) note.textContent = this.host.emptyMessage();
       else note.textContent = found.length === 0 ? "No matching canned replies." : "";
       mark(0);
     };
@@ -92,7 +117,7 @@ export class CannedReplies {
       if (event.isComposing || event.target !== search) return;
       if (event.key === "ArrowDown") mark(at + 1);
       else if (event.key === "ArrowUp") mark(at - 1);
-      else if (event.key === "Enter") list.children[at]?.click();
+      else if (event.key === "Enter") /** @type {HTMLElement | undefined} */ (list.children[at])?.click();
       else return;
       event.preventDefault();
     });
@@ -101,43 +126,52 @@ export class CannedReplies {
     });
     dialog.addEventListener("close", () => {
       dialog.remove();
+      this.#show = null;
       if (chosen) this.#use(chosen);
-      else this.onCancel(typed ? `/${search.value}` : "");
+      else this.host.onCancel(typed ? `/${search.value}` : "");
     });
     document.body.append(dialog);
     draw();
     dialog.showModal();
     search.focus();
+    /** @param {CannedReply[]} listed */
+    const show = (listed) => {
+      replies = listed;
+      draw();
+    };
+    this.#show = show;
     return {
-      show: (listed) => {
-        replies = listed;
-        draw();
-      },
-      showError: (said) => {
-        sentence = said;
+      show,
+      /** @param {string} text */
+      showError: (text) => {
+        sentence = text;
         draw();
       },
     };
   }
 
+  /** @param {CannedReply} reply */
   async #use(reply) {
-    let values = {};
-    if (reply.variables.length) {
-      values = await this.#ask(reply);
-      if (values === null) return this.onCancel("");
-    }
+    const values = reply.variables?.length ? await this.#ask(reply, reply.variables) : {};
+    if (values === null) return this.host.onCancel("");
     try {
-      const { text } = await api.fillCanned(reply.name, values);
-      this.insert(text);
+      const text = await this.host.fill(reply, values);
+      if (text !== null) this.host.insert(text);
     } catch (error) {
-      this.onError(error);
+      this.host.onError(asError(error));
     }
   }
 
-  // Asks for the variables. Resolves to their values by name, or null when cancelled.
-  #ask(reply) {
-    const inputs = reply.variables.map(({ name, description, default: value }) => {
-      const input = make("input", { type: "text", class: "dm-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off", required: value === null });
+  /**
+   * Asks for the variables. Resolves to their values by name, or null when cancelled.
+   * @param {CannedReply} reply
+   * @param {import("./canned_text.js").Variable[]} variables
+   * @returns {Promise<Record<string, string> | null>}
+   */
+  #ask(reply, variables) {
+    const inputs = variables.map(({ name, description = name, default: value = null }) => {
+      const attributes = { class: "dm-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off" };
+      const input = /** @type {HTMLInputElement} */ (make("input", { type: "text", ...attributes, required: value === null }));
       input.value = value ?? "";
       return { name, input, label: make("label", { class: "dm-label", for: input.id }, description) };
     });
@@ -145,15 +179,15 @@ export class CannedReplies {
     const form = make(
       "form",
       { method: "dialog" },
-      make("h2", { id: "dm-fill-title" }, reply.title),
+      make("h2", { id: "dm-fill-title" }, reply.title ?? reply.name),
       ...inputs.map(({ label, input }) => make("div", { class: "dm-field" }, label, input)),
       make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-button dm-primary" }, "Insert")),
     );
-    const dialog = make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": "dm-fill-title" }, form);
+    const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": "dm-fill-title" }, form));
     dialog.addEventListener("keydown", (event) => event.stopPropagation());
     document.body.append(dialog);
     dialog.showModal();
-    (inputs.find(({ input }) => input.value === "") ?? inputs[0]).input.focus();
+    (inputs.find(({ input }) => input.value === "") ?? inputs[0])?.input.focus();
     return new Promise((resolve) => {
       dialog.addEventListener("close", () => {
         dialog.remove();

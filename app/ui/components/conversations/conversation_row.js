@@ -1,30 +1,71 @@
 // One row of the conversation list: a link, and a menu of actions.
 
-import { conversationUrl } from "../../shared/address.js";
 import { icon, make } from "../../shared/dom.js";
 import { openMenu } from "../../shared/menu.js";
-import { download } from "./transfer.js";
 
+/** @typedef {import("./listing.js").Summary} Summary */
+
+/**
+ * What a row calls.
+ * @typedef {object} RowActions
+ * @property {(name: string) => boolean} offers  whether an action is in the menu
+ * @property {() => void} open
+ * @property {(row: HTMLElement) => void} rename
+ * @property {() => void} tag
+ * @property {() => void} pin
+ * @property {() => void} archive
+ * @property {(format: string) => void} export
+ * @property {() => void} remove
+ * @property {() => void} menuClosed
+ */
+
+/** @param {{text: string, hit: boolean}} part */
 const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
 
-// `actions`: open(id, messageId), rename(row), tag(), mark(marks), remove(), menuClosed().
+/** The URL, if a click on it opens a page and runs nothing. @param {string | null | undefined} url */
+export function pageUrl(url) {
+  if (!url || !URL.canParse(url, document.baseURI)) return null;
+  return ["http:", "https:"].includes(new URL(url, document.baseURI).protocol) ? url : null;
+}
+
+/**
+ * @param {Summary} summary
+ * @param {RowActions} actions
+ */
 export function conversationRow(summary, actions) {
-  const { id, title, message_id: messageId } = summary;
+  const { id, title, snippet = [], tags = [] } = summary;
+  const url = pageUrl(summary.url);
+  /** @param {string} name @param {string} label */
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
   const link = make(
-    "a",
-    { href: conversationUrl(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
+    url === null ? "button" : "a",
+    { ...(url === null ? { type: "button" } : { href: url }), class: "dm-row-link", title, tabindex: "-1" },
     make("span", { class: "dm-row-title", dir: "auto" }, title),
     summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Unread") : null,
-    summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
-    summary.tags.length ? make("span", { class: "dm-row-tags" }, summary.tags.map((tag) => `#${tag}`).join(" ")) : null,
+    snippet.length ? make("span", { class: "dm-row-snippet" }, ...snippet.map(snippetPart)) : null,
+    tags.length ? make("span", { class: "dm-row-tags" }, tags.map((tag) => `#${tag}`).join(" ")) : null,
   );
-  link.addEventListener("click", (event) => {
+  link.addEventListener("click", (/** @type {any} */ event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button !== 0) return;
     event.preventDefault();
-    actions.open(id, messageId);
+    actions.open();
   });
   const row = make("li", { class: "dm-row", "data-id": id }, link);
+  const entries = [
+    { of: "pin", name: summary.pinned ? "Unpin" : "Pin", iconName: "pin", action: () => actions.pin() },
+    { of: "rename", name: "Rename", iconName: "rename", action: () => actions.rename(row) },
+    { of: "tag", name: "Tags", iconName: "tag", action: () => actions.tag() },
+    {
+      of: "archive",
+      name: summary.archived ? "Take out of the archive" : "Archive",
+      iconName: "archive",
+      action: () => actions.archive(),
+    },
+    { of: "export", name: "Save as Markdown", iconName: "export", action: () => actions.export("markdown") },
+    { of: "export", name: "Save as JSON", iconName: "export", action: () => actions.export("json") },
+    { of: "delete", name: "Delete", iconName: "delete", danger: true, action: () => actions.remove() },
+  ].filter(({ of }) => actions.offers(of));
+  if (entries.length === 0) return row;
   const more = make(
     "button",
     {
@@ -38,26 +79,7 @@ export function conversationRow(summary, actions) {
     },
     icon("more"),
   );
-  more.addEventListener("click", () => {
-    const entries = [
-      {
-        name: summary.pinned ? "Unpin" : "Pin",
-        iconName: "pin",
-        action: () => actions.mark({ pinned: !summary.pinned }),
-      },
-      { name: "Rename", iconName: "rename", action: () => actions.rename(row) },
-      { name: "Tags", iconName: "tag", action: () => actions.tag() },
-      {
-        name: summary.archived ? "Take out of the archive" : "Archive",
-        iconName: "archive",
-        action: () => actions.mark({ archived: !summary.archived }),
-      },
-      { name: "Save as Markdown", iconName: "export", action: () => download(id, "markdown") },
-      { name: "Save as JSON", iconName: "export", action: () => download(id, "json") },
-      { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove() },
-    ];
-    openMenu(more, `Actions for ${title}`, entries, actions.menuClosed);
-  });
+  more.addEventListener("click", () => openMenu(more, `Actions for ${title}`, entries, actions.menuClosed));
   row.append(make("span", { class: "dm-row-actions" }, more));
   return row;
 }

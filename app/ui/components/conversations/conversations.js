@@ -1,295 +1,358 @@
-// The conversation list: date groups, tags, archive and search.
+// The conversation list: date groups, tags, archive and search. Shows what it is given, and raises events.
 
 import { Component } from "../../shared/component.js";
-import { api } from "../../shared/api.js";
-import { conversationRow } from "./conversation_row.js";
-import { dateGroup } from "./date_groups.js";
 import { askTags, confirmDeletion } from "../../shared/dialogs.js";
-import { listenForTransfers } from "./transfer.js";
-import { byId, debounce, make, replaceChildren } from "../../shared/dom.js";
+import { debounce, make, replaceChildren } from "../../shared/dom.js";
+import { openMenu } from "../../shared/menu.js";
+import { conversationRow, pageUrl } from "./conversation_row.js";
+import { isListed, linesOf, NO_FILTER, tagsOf } from "./listing.js";
+import { Redraws } from "./redraws.js";
 
-const PAGE_SIZE = 50;
-const POLL_MS = 4000;
+/** @typedef {import("./listing.js").Summary} Summary */
+/** @typedef {import("./listing.js").Filter} Filter */
+/** @typedef {{items: Summary[], tags: string[], hasMore: boolean, filter?: Filter}} List */
+
+const SEARCH_DELAY_MS = 200;
+const CLICK_DELAY_MS = 50; // after a pointer was released; its click comes within this time
 
 export class Conversations extends Component {
-  #query = "";
-  #tag = null;
+  /** @type {Filter} */
+  #filter = { ...NO_FILTER };
+  /** @type {string[]} */
   #tags = [];
-  #archived = false;
-  #items = [];
-  #renderedRows = new Map(); // JSON of its summary (or the heading's text) -> the rendered element
-  #cursor = null;
+  #hasMore = false;
+  #isLoadingMore = false;
+  /** @type {Map<string, HTMLElement>} the rendered elements, by the keys of their lines */
+  #rendered = new Map();
+  /** @type {string | null} */
   #current = null;
-  #lastRequest = 0; // sequence number; responses to older requests are dropped
-  #refreshing = null; // the sequence number of the refresh in flight, or null
-  #hasDeferredRedraw = false; // a redraw was postponed because a menu is open or a row is being pressed
+  /** @type {Set<string>} events that the page's script handles */
+  #handled = new Set();
 
+  /** @param {import("../../shared/component.js").Context} context */
   constructor(context) {
     super(context);
-    this.list = byId("dm-list");
-    this.note = byId("dm-list-note");
-    this.more = byId("dm-list-more");
-    this.tags = byId("dm-tags");
-    this.archive = byId("dm-show-archived");
-    this.more.addEventListener("click", () => this.#loadMore());
-    this.archive.addEventListener("click", () => {
-      this.#archived = !this.#archived;
-      this.archive.setAttribute("aria-pressed", String(this.#archived));
-      this.refresh();
-    });
-    this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
-    for (const released of ["pointerup", "pointercancel", "dragend"]) {
-      document.addEventListener(released, () => this.#redrawDeferred());
-    }
-    this.list.addEventListener("focusin", (event) => this.#setTabStop(event.target.closest(".dm-row")));
+    /** @type {Record<string, HTMLElement>} what `parts` shows or hides, by the name of the part */
+    this.parts = {
+      new: this.find("#dm-new"),
+      search: this.find("#dm-search"),
+      archived: this.find("#dm-show-archived"),
+      export: this.find("#dm-export"),
+      import: this.find("#dm-import"),
+    };
+    this.brand = this.find("#dm-brand");
+    this.list = this.find("#dm-list");
+    this.listNote = this.find("#dm-list-note");
+    /** @type {HTMLButtonElement} */
+    this.more = this.find("#dm-list-more");
+    this.tags = this.find("#dm-tags");
+    this.foot = this.find("#dm-list-foot");
+    this.note = this.find("#dm-retention");
+    /** @type {HTMLInputElement} */
+    this.picker = this.find("#dm-import-file");
+    this.redraws = new Redraws(
+      () => this.#hands(),
+      (/** @type {List} */ list, heldId) => this.#draw(list, heldId),
+    );
     // Infinite scrolling.
-    this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
-      root: byId("dm-list-frame"),
+    this.atEnd = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && this.#wantMore(), {
+      root: this.find("#dm-list-frame"),
     });
-    const search = debounce(200, (query) => {
-      this.#query = query.trim();
-      this.refresh();
-    });
-    byId("dm-search").addEventListener("input", ({ target }) => search(target.value));
-    byId("dm-new").addEventListener("click", () => this.emit("new"));
-    byId("dm-brand").addEventListener("click", (event) => {
+    this.#listen();
+    this.#watchProps();
+  }
+
+  #listen() {
+    this.more.addEventListener("click", () => this.#wantMore());
+    this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
+    this.list.addEventListener("focusin", (event) => this.#setTabStop(closestRow(event.target)));
+    for (const released of ["pointerup", "pointercancel", "dragend"]) {
+      document.addEventListener(released, () => this.#releaseSoon());
+    }
+    const { search, archived } = this.parts;
+    const query = debounce(SEARCH_DELAY_MS, (/** @type {string} */ text) => this.#choose({ query: text.trim() }));
+    search?.addEventListener("input", () => query(/** @type {HTMLInputElement} */ (search).value));
+    archived?.addEventListener("click", () => this.#choose({ archived: !this.#filter.archived }));
+    this.parts.new?.addEventListener("click", () => this.emit("new"));
+    this.brand.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
       this.emit("new");
     });
-    listenForTransfers({
-      onStatus: (text) => this.emit("status", { text }),
-      onError: (error) => this.emit("error", error),
-      onImported: () => this.refresh(),
+    const exporting = /** @type {HTMLElement} */ (this.parts.export);
+    exporting.addEventListener("click", () =>
+      openMenu(exporting, "Export all conversations", [
+        { name: "JSON, with all versions", iconName: "export", action: () => this.emit("export", { id: null, format: "json" }) },
+        { name: "Markdown, one file each", iconName: "export", action: () => this.emit("export", { id: null, format: "markdown" }) },
+      ]),
+    );
+    this.parts.import?.addEventListener("click", () => this.picker.click());
+    this.picker.addEventListener("change", () => this.#upload());
+  }
+
+  #watchProps() {
+    const { props } = this;
+    const described = ["actions", "parts", "heading", "links", "note", "file_types", "height"];
+    this.#describe();
+    this.#current = props.current ?? null;
+    this.#showValue();
+    this.watch(described, () => {
+      this.#rendered.clear(); // every row has other actions now
+      this.#describe();
+      this.#showValue();
     });
+    this.watch(["value", "tags", "has_more", "empty", "filter"], () => this.#showValue());
+    this.watch("current", () => this.markCurrent(props.current ?? null));
   }
 
-  // Reloads the list, with at least as many items as are shown.
-  async refresh() {
-    const request = ++this.#lastRequest;
-    this.#refreshing = request;
-    const items = [];
-    let cursor = null;
-    try {
-      do {
-        const page = await this.#page(cursor);
-        items.push(...page.items);
-        cursor = page.next_cursor;
-      } while (cursor !== null && items.length < this.#items.length);
-      if (request !== this.#lastRequest) return;
-      await this.#readTags(request);
-    } catch (error) {
-      this.emit("list_failed", error);
-      return;
-    } finally {
-      if (this.#refreshing === request) this.#refreshing = null;
-    }
-    if (request !== this.#lastRequest) return;
-    this.#show(items, cursor);
+  #describe() {
+    const { parts = [], heading, links = [], note, file_types: types = [], height } = this.props;
+    for (const [name, element] of Object.entries(this.parts)) element.hidden = !parts.includes(name);
+    this.brand.textContent = heading ?? "";
+    this.brand.hidden = !heading;
+    for (const link of this.foot.querySelectorAll("a")) link.remove();
+    for (const [label, url] of links) this.foot.append(make("a", { class: "dm-chip", href: pageUrl(url) }, label));
+    this.showNote(note);
+    this.picker.accept = types.join(",");
+    this.element.style.height = typeof height === "number" ? `${height}px` : (height ?? "");
+    this.element.style.flex = height === null || height === undefined ? "" : "none";
   }
 
-  // Calls `listed` again with the current items.
-  notifyListed() {
-    this.emit("listed", { items: this.#items });
+  #showValue() {
+    /** @type {Summary[]} */
+    const items = this.props.value || [];
+    this.show({ items, tags: this.props.tags ?? tagsOf(items), hasMore: Boolean(this.props.has_more) });
   }
 
-  // Marks the open conversation.
+  /**
+   * Shows a list of conversations, `tags` to choose from, and whether there is more. `filter`: of which the list is.
+   * @param {List} list
+   */
+  show(list) {
+    this.#tags = list.tags;
+    if (list.filter) this.#filter = { ...list.filter };
+    const lost = this.#filter.tag !== null && !list.tags.includes(this.#filter.tag); // no conversation has it any more
+    if (lost) this.#filter.tag = null;
+    this.#drawFilter();
+    this.#drawTags();
+    this.redraws.request(list);
+    if (lost) this.emit("search", { ...this.#filter });
+  }
+
+  /** Shows a text below the list. @param {string} text  empty: none */
+  showNote(text) {
+    this.note.textContent = text ?? "";
+    this.note.hidden = !text;
+  }
+
+  /** Says nothing about an empty list, until the page shows the first one. */
+  awaitList() {
+    this.listNote.textContent = "";
+  }
+
+  /** Marks the open conversation. @param {string | null} id */
   markCurrent(id) {
     this.#current = id;
     for (const row of this.#rows()) this.#markRow(row);
     this.#setTabStop(this.#rowOf(id) ?? this.#rows()[0]);
   }
 
-  #page(cursor) {
-    return api.listConversations({
-      limit: PAGE_SIZE,
-      cursor,
-      query: this.#query || null,
-      tag: this.#tag,
-      archived: this.#archived || null,
-    });
-  }
-
-  async #loadMore() {
-    // Skipped during a refresh: its result replaces the items that this would append to.
-    if (this.#cursor === null || this.more.disabled || this.#refreshing !== null) return;
-    const request = this.#lastRequest;
-    this.more.disabled = true;
-    try {
-      const page = await this.#page(this.#cursor);
-      if (request === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
-    } catch (error) {
-      this.emit("list_failed", error);
-    } finally {
-      this.more.disabled = false;
+  /** Takes a conversation out of the list. The focus goes to its neighbour, unless it is elsewhere. @param {string} id */
+  removeRow(id) {
+    const rows = this.#rows();
+    const at = rows.findIndex((row) => row.dataset.id === id); // may have been rebuilt or removed meanwhile
+    const row = rows[at];
+    if (!row) return;
+    if (document.activeElement === document.body || row.contains(document.activeElement)) {
+      linkOf(rows[at + 1] ?? rows[at - 1])?.focus();
     }
+    row.remove();
   }
 
-  async #readTags(request) {
-    const counted = await api.listTags();
-    if (request !== this.#lastRequest) return;
-    this.#tags = Object.keys(counted);
-    if (this.#tag !== null && !(this.#tag in counted)) {
-      this.#tag = null; // no conversation has this tag any more
-      this.refresh();
-    }
-    this.#drawTags();
+  /** While more is loaded, it is not asked for again. @param {boolean} isLoading */
+  setLoadingMore(isLoading) {
+    this.#isLoadingMore = isLoading;
+    this.more.disabled = isLoading;
   }
 
-  // Reuses existing chips, so that a click or the focus on them is not lost.
+  /** @override @param {Record<string, (detail: any) => unknown>} handlers */
+  handle(handlers) {
+    super.handle(handlers);
+    for (const event of Object.keys(handlers)) this.#handled.add(event);
+  }
+
+  #wantMore() {
+    if (this.#hasMore && !this.#isLoadingMore) this.emit("more");
+  }
+
+  /** @param {Partial<Filter>} change */
+  #choose(change) {
+    this.#filter = { ...this.#filter, ...change };
+    this.#drawFilter();
+    this.emit("search", { ...this.#filter });
+    if (this.#filtersItself) this.#showValue();
+  }
+
+  get #filtersItself() {
+    return this.props.filter !== "listener";
+  }
+
+  #drawFilter() {
+    this.parts.archived?.setAttribute("aria-pressed", String(this.#filter.archived));
+    for (const chip of this.tags.children) chip.setAttribute("aria-pressed", String(tagOf(chip) === this.#filter.tag));
+  }
+
+  /** Reuses existing chips, so that a click or the focus on them is not lost. */
   #drawTags() {
-    const there = new Map([...this.tags.children].map((chip) => [chip.dataset.tag, chip]));
+    const there = new Map([...this.tags.children].map((chip) => [tagOf(chip), chip]));
     replaceChildren(this.tags, this.#tags.map((tag) => there.get(tag) ?? this.#chip(tag)));
-    for (const chip of this.tags.children) chip.setAttribute("aria-pressed", String(chip.dataset.tag === this.#tag));
-    this.tags.hidden = this.#tags.length === 0;
+    this.#drawFilter();
+    this.tags.hidden = this.#tags.length === 0 || !(this.props.parts ?? []).includes("tags");
   }
 
+  /** @param {string} tag */
   #chip(tag) {
-    const choose = () => {
-      this.#tag = tag === this.#tag ? null : tag;
-      this.refresh();
-    };
+    const choose = () => this.#choose({ tag: tag === this.#filter.tag ? null : tag });
     return make("button", { type: "button", class: "dm-chip", "data-tag": tag, onclick: choose }, `#${tag}`);
   }
 
-  #show(items, cursor) {
-    if (this.list.querySelector("input")) return; // a title is being edited; closing the editor refreshes
-    if (this.list.querySelector(":active")) {
-      this.#hasDeferredRedraw = true; // removing a pressed element would swallow its click
-      return;
-    }
-    this.#items = items;
-    this.#cursor = cursor;
-    this.more.hidden = cursor === null;
+  /** @returns {import("./redraws.js").Hands} */
+  #hands() {
+    const held = this.list.querySelector('[aria-expanded="true"]');
+    return {
+      isEditing: this.list.querySelector("input") !== null,
+      isPressing: this.list.querySelector(":active") !== null,
+      heldId: closestRow(held)?.dataset.id ?? null,
+    };
+  }
+
+  /** A released pointer has still to click: what it presses must stay until then. */
+  #releaseSoon() {
+    if (!this.redraws.isPending) return;
+    setTimeout(() => {
+      this.redraws.release();
+      if (this.#hands().isPressing) this.#releaseSoon();
+    }, CLICK_DELAY_MS);
+  }
+
+  /**
+   * Draws the rows, but leaves that of `heldId` as it is. Returns whether there was such a row.
+   * @param {List} list
+   * @param {string | null} heldId
+   */
+  #draw({ items, hasMore }, heldId) {
+    const listed = this.#filtersItself ? items.filter((item) => isListed(item, this.#filter)) : items;
+    const held = this.#rowOf(heldId);
+    this.#hasMore = hasMore;
+    this.more.hidden = !hasMore;
     this.atEnd.unobserve(this.more); // re-observing reports again if it is still in view
     this.atEnd.observe(this.more);
-    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    const focusedId = focused?.closest(".dm-row").dataset.id;
-    replaceChildren(this.list, this.#renderRows(items));
+    const before = this.#rendered;
+    this.#rendered = new Map();
+    let isHeld = false;
+    const elements = linesOf(listed, { grouped: this.#filter.query === "" }).map((line) => {
+      if ("summary" in line && held && line.summary.id === heldId) {
+        isHeld = true;
+        return held;
+      }
+      const element = before.get(line.key) ?? ("heading" in line ? heading(line.heading) : this.#row(line.summary));
+      this.#rendered.set(line.key, element);
+      return element;
+    });
+    this.#replace(elements);
+    this.listNote.textContent = listed.length > 0 ? "" : this.#emptyMessage();
+    return isHeld;
+  }
+
+  /** Replaces the rows; the focus stays at its conversation. @param {HTMLElement[]} elements */
+  #replace(elements) {
+    const active = document.activeElement;
+    const focused = active instanceof HTMLElement && this.list.contains(active) ? active : null;
+    const focusedId = closestRow(focused)?.dataset.id ?? null;
+    replaceChildren(this.list, elements);
     const again = focused && this.#rowOf(focusedId);
     if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#rows()[0]);
-    else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
+    else if (!focused.isConnected) (focused.matches(".dm-row-link") ? linkOf(again) : moreOf(again))?.focus();
     else if (focused !== document.activeElement) focused.focus(); // moving an element in the DOM drops its focus
-    this.note.textContent = items.length > 0 ? "" : this.#emptyMessage();
-    this.#pollWhileStreaming(items);
-    this.emit("listed", { items });
   }
 
-  // The rows, under date headings except in search results. Rows whose content is unchanged are reused.
-  #renderRows(items) {
-    const before = this.#renderedRows;
-    const held = this.list.querySelector('[aria-expanded="true"]')?.closest(".dm-row");
-    this.#renderedRows = new Map();
-    const once = (key, draw) => {
-      this.#renderedRows.set(key, before.get(key) ?? draw());
-      return this.#renderedRows.get(key);
-    };
-    const rows = [];
-    let group = null;
-    for (const summary of items) {
-      const next = this.#query ? null : dateGroup(summary);
-      if (next !== group && next !== null) rows.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
-      group = next;
-      if (summary.id === held?.dataset.id) {
-        rows.push(held);
-        this.#hasDeferredRedraw = true;
-      } else rows.push(once(JSON.stringify(summary), () => this.#row(summary)));
-    }
-    return rows;
-  }
-
-  #redrawDeferred() {
-    if (this.#hasDeferredRedraw) this.refresh();
-    this.#hasDeferredRedraw = false;
-  }
-
+  /** @param {Summary} summary */
   #row(summary) {
+    const { id } = summary;
     const row = conversationRow(summary, {
-      open: (id, messageId) => this.emit("select", { id, messageId }),
+      offers: (name) => (this.props.actions ?? []).includes(name),
+      open: () => {
+        this.markCurrent(id);
+        this.emit("select", { id, message_id: summary.message_id ?? null });
+      },
       rename: (one) => this.#rename(one, summary),
       tag: () => this.#editTags(summary),
-      mark: (marks) => this.#change(summary, marks),
+      pin: () => this.emit("pin", { id, pinned: !summary.pinned }),
+      archive: () => this.emit("archive", { id, archived: !summary.archived }),
+      export: (format) => this.emit("export", { id, format }),
       remove: () => this.#delete(summary),
-      menuClosed: () => this.#redrawDeferred(),
+      menuClosed: () => this.redraws.release(),
     });
     this.#markRow(row);
     return row;
   }
 
   #emptyMessage() {
-    if (this.#query) return "Nothing found.";
-    if (this.#archived) return "No archived conversations.";
-    return "No conversations yet.";
+    if (this.#filter.query) return "Nothing found.";
+    if (this.#filter.archived) return "No archived conversations.";
+    return this.props.empty ?? "";
   }
 
-  // Polls while a reply is in flight: for replies that no open tab follows, only the list shows when they end.
-  #pollWhileStreaming(items) {
-    clearTimeout(this.timer);
-    if (!items.some((item) => item.streaming)) return;
-    this.timer = setTimeout(() => {
-      if (document.visibilityState === "visible") this.refresh();
-    }, POLL_MS);
-  }
-
+  /** @returns {HTMLElement[]} */
   #rows() {
-    return [...this.list.querySelectorAll(".dm-row")];
+    return [...this.list.querySelectorAll(".dm-row")].filter((row) => row instanceof HTMLElement);
   }
 
-  // Roving tabindex: Tab stops at one row of the list only.
+  /** Roving tabindex: Tab stops at one row of the list only. @param {HTMLElement | null | undefined} stop */
   #setTabStop(stop) {
-    for (const row of this.#rows()) {
-      for (const control of row.querySelectorAll("a, button")) control.tabIndex = row === stop ? 0 : -1;
-    }
+    for (const row of this.#rows()) for (const control of controlsOf(row)) control.tabIndex = row === stop ? 0 : -1;
   }
 
+  /** @param {string | null} id */
   #rowOf(id) {
     return this.#rows().find((row) => row.dataset.id === id);
   }
 
+  /** @param {HTMLElement} row */
   #markRow(row) {
-    const link = row.querySelector("a");
-    if (row.dataset.id === this.#current) link?.setAttribute("aria-current", "page");
-    else link?.removeAttribute("aria-current");
+    if (row.dataset.id === this.#current) linkOf(row)?.setAttribute("aria-current", "page");
+    else linkOf(row)?.removeAttribute("aria-current");
   }
 
-  async #change(summary, change) {
-    try {
-      await api.changeConversation(summary.id, change);
-    } catch (error) {
-      this.emit("error", error);
-    }
-    await this.refresh();
+  /** @param {Summary} summary */
+  async #editTags({ id, title, tags = [] }) {
+    const changed = await askTags(title, tags, this.#tags);
+    if (changed !== null) this.emit("tag", { id, tags: changed });
   }
 
-  async #editTags(summary) {
-    const tags = await askTags(summary.title, summary.tags, this.#tags);
-    if (tags !== null) await this.#change(summary, { tags });
-  }
-
+  /**
+   * Edits the title in its row.
+   * @param {HTMLElement} row
+   * @param {Summary} summary
+   */
   #rename(row, summary) {
-    const input = make("input", { class: "dm-input dm-row-input", "aria-label": "New title", maxlength: "200" });
+    const input = /** @type {HTMLInputElement} */ (make("input", { class: "dm-input dm-row-input", "aria-label": "New title", maxlength: "200" }));
     input.value = summary.title;
     const before = [...row.childNodes];
     row.replaceChildren(input);
     input.select();
     input.focus();
     let closed = false;
-    const close = async (save) => {
+    /** @param {boolean} save */
+    const close = (save) => {
       if (closed) return;
       closed = true;
       const title = input.value.trim();
       const byKey = document.activeElement === input; // closed by a key, not by the focus moving elsewhere
       row.replaceChildren(...before);
-      if (byKey) row.querySelector("a").focus();
-      try {
-        if (save && title !== "" && title !== summary.title) {
-          await api.changeConversation(summary.id, { title });
-          this.emit("renamed", { id: summary.id, title });
-        }
-      } catch (error) {
-        this.emit("error", error);
-      }
-      await this.refresh();
+      if (byKey) linkOf(row)?.focus();
+      if (save && title !== "" && title !== summary.title) this.emit("rename", { id: summary.id, title });
+      this.redraws.release();
     };
     input.addEventListener("keydown", (event) => {
       if (event.isComposing) return;
@@ -302,35 +365,47 @@ export class Conversations extends Component {
     input.addEventListener("blur", () => close(true));
   }
 
-  async #delete(summary) {
-    if (!(await confirmDeletion(summary.title))) return;
-    try {
-      await api.deleteConversation(summary.id);
-    } catch (error) {
-      if (error.status !== 404) {
-        this.emit("error", error);
-        return;
-      }
-    }
-    const rows = this.#rows();
-    const at = rows.findIndex((one) => one.dataset.id === summary.id); // may have been rebuilt or removed meanwhile
-    if (at >= 0 && (document.activeElement === document.body || rows[at].contains(document.activeElement))) {
-      (rows[at + 1] ?? rows[at - 1])?.querySelector("a")?.focus();
-    }
-    rows[at]?.remove();
-    this.emit("deleted", { id: summary.id });
-    await this.refresh();
+  /** @param {Summary} summary */
+  async #delete({ id, title }) {
+    if (await confirmDeletion(title)) this.emit("delete", { id });
   }
 
-  // Arrow keys move between the titles.
+  async #upload() {
+    const file = this.picker.files?.[0];
+    if (!file) return;
+    this.picker.value = ""; // so that the same file can be chosen again
+    if (this.#handled.has("upload")) this.emit("upload", { file });
+    else this.emit("upload", { name: file.name, text: await file.text() });
+  }
+
+  /** Arrow keys move between the titles. @param {KeyboardEvent} event */
   #moveFocus(event) {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-    if (!event.target.classList.contains("dm-row-link")) return;
+    const row = closestRow(event.target);
+    if (!row || event.target !== linkOf(row)) return;
     const rows = this.#rows();
-    const at = rows.indexOf(event.target.closest(".dm-row"));
-    rows[at + (event.key === "ArrowDown" ? 1 : -1)]?.querySelector("a").focus();
+    linkOf(rows[rows.indexOf(row) + (event.key === "ArrowDown" ? 1 : -1)])?.focus();
     event.preventDefault();
   }
 }
 
+/** @param {string} name */
+const heading = (name) => make("li", { class: "dm-group" }, make("h2", {}, name));
+
+/** @param {Element} chip */
+const tagOf = (chip) => (chip instanceof HTMLElement ? chip.dataset.tag : undefined);
+
+/** @param {EventTarget | null} target @returns {HTMLElement | null} */
+const closestRow = (target) => (target instanceof Element ? target.closest(".dm-row") : null);
+
+/** @param {HTMLElement | undefined} row @returns {HTMLElement | null | undefined} */
+const linkOf = (row) => row?.querySelector(".dm-row-link");
+
+/** @param {HTMLElement} row @returns {HTMLElement | null} */
+const moreOf = (row) => row.querySelector(".dm-row-more");
+
+/** @param {HTMLElement} row */
+const controlsOf = (row) => /** @type {NodeListOf<HTMLElement>} */ (row.querySelectorAll("a, button"));
+
+/** @param {import("../../shared/component.js").Context} context */
 export const mount = (context) => new Conversations(context);

@@ -2,8 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+from gradio.events import EventListener, Events
+
 from app.ui.components.component import FileComponent
+from app.ui.components.conversations.summaries import SUMMARIES_SCHEMA, Summary, validate_summaries
+
+
+def _event(name: str, doc: str) -> EventListener:
+    # A list that grays out at each click cannot be used meanwhile.
+    return EventListener(name, show_progress="hidden", doc=doc)
 
 
 class Conversations(FileComponent):
-    """The list of conversations, with search, tags, archive, export and import."""
+    """The list of conversations, with search, tags, archive, export and import.
+
+    The value is a list of conversations, ``{"id": "1", "title": "Hello"}``, with optional keys (``Summary`` in
+    ``app/ui/components/conversations/summaries.py``) for the time of the last message, marks, tags and a found text.
+    They are shown in the given order, under headings by day, and ``current`` is marked. The list changes nothing by
+    itself: a listener of ``rename``, ``delete`` and so on returns the changed value.
+    """
+
+    #: What a user can do with a conversation; each raises the event of its name.
+    ACTIONS: ClassVar = ("pin", "rename", "tag", "archive", "export", "delete")
+    #: What the component shows beside the rows. "tags" and "archived" choose which conversations are listed.
+    PARTS: ClassVar = ("new", "search", "tags", "archived", "export", "import")
+
+    EVENTS: ClassVar = [
+        Events.change,
+        _event("new", "A user wants a new conversation. No data."),
+        _event(
+            "select",
+            "A user opened a conversation, which is marked then. Data: `id`, `message_id` (the message that a search "
+            "found, or None).",
+        ),
+        _event(
+            "search",
+            "A user changed which conversations are listed. Data: `query` (a text, may be empty), `tag` (a string or "
+            'None), `archived` (a bool). With `filter="listener"`, a listener returns the value to show.',
+        ),
+        _event("rename", "A user gave a conversation another title. Data: `id`, `title`."),
+        _event("pin", "A user pinned a conversation, or took it off. Data: `id`, `pinned` (a bool)."),
+        _event("archive", "A user archived a conversation, or took it out again. Data: `id`, `archived` (a bool)."),
+        _event("tag", "A user changed the tags of a conversation. Data: `id`, `tags` (a list of strings)."),
+        _event("delete", "A user deleted a conversation and confirmed it. Data: `id`."),
+        _event(
+            "export",
+            "A user wants a file of a conversation. Data: `id` (None: of all), `format` (`markdown` or `json`).",
+        ),
+        _event(
+            "upload",
+            "A user chose a file to import. Data: `name`, `text` (its content as UTF-8).",
+        ),
+        _event("more", "A user has reached the end of the list, and there is more (see `has_more`). No data."),
+    ]
+
+    def __init__(
+        self,
+        value: Sequence[Summary] | Callable[[], Sequence[Summary]] | None = None,
+        *,
+        current: str | None = None,
+        actions: Sequence[str] = ("rename", "delete"),
+        parts: Sequence[str] = ("new", "search"),
+        filter: Literal["list", "listener"] = "list",
+        tags: Sequence[str] | None = None,
+        has_more: bool = False,
+        heading: str = "",
+        links: Sequence[tuple[str, str]] = (),
+        note: str = "",
+        empty: str = "No conversations yet.",
+        file_types: Sequence[str] = (".json",),
+        height: int | str | None = 480,
+        elem_id: str | None = None,
+        elem_classes: list[str] | str | None = None,
+        visible: bool = True,
+        render: bool = True,
+    ) -> None:
+        """Args:
+            value: the conversations, in the order of the list, or a function that returns them when the page loads.
+            current: id of the open conversation.
+            actions: which of ``Conversations.ACTIONS`` to offer in the menu of a conversation.
+            parts: which of ``Conversations.PARTS`` to show.
+            filter: who applies the search, the tag and the archive: "list" hides what does not match; with "listener",
+                a listener of ``search`` returns the value that does.
+            tags: the tags to choose from. None: those of the conversations in ``value``.
+            has_more: ``value`` is not all; raises ``more`` at its end.
+            heading: text at the top, which opens a new conversation. Empty: none.
+            links: labels and URLs of links below the list.
+            note: text below the list.
+            empty: what an empty list says.
+            file_types: suffixes of the files that can be imported.
+            height: in pixels, or with a CSS unit. None: fills its parent, which has to be a flex column.
+
+        Raises:
+            ValueError: an action, a part or ``filter`` is unknown, or ``value`` is no list of conversations.
+        """
+        for what, given, known in (("actions", actions, self.ACTIONS), ("parts", parts, self.PARTS)):
+            if unknown := set(given) - set(known):
+                raise ValueError(f"Unknown {what}: {', '.join(sorted(unknown))}. Known: {', '.join(known)}.")
+        if filter not in ("list", "listener"):
+            raise ValueError(f'filter must be "list" or "listener", not {filter!r}.')
+        super().__init__(
+            value,
+            elem_id=elem_id,
+            elem_classes=elem_classes,
+            visible=visible,
+            render=render,
+            current=current,
+            actions=list(actions),
+            parts=list(parts),
+            filter=filter,
+            tags=None if tags is None else list(tags),
+            has_more=has_more,
+            heading=heading,
+            links=[list(link) for link in links],
+            note=note,
+            empty=empty,
+            file_types=list(file_types),
+            height=height,
+        )
+
+    def preprocess(self, payload: object) -> list[Summary]:
+        """Returns the conversations, for a listener that has the list among its inputs."""
+        return validate_summaries(payload)
+
+    def postprocess(self, value: object) -> list[Summary]:
+        """Returns the conversations that a listener returned, checked.
+
+        Raises:
+            ValueError: ``value`` is no list of conversations.
+        """
+        return validate_summaries(value)
+
+    def api_info(self) -> dict[str, Any]:
+        return SUMMARIES_SCHEMA
+
+    def example_payload(self) -> list[Summary]:
+        return [{"id": "1", "title": "Hello"}]
+
+    def example_value(self) -> list[Summary]:
+        return self.example_payload()

@@ -5,10 +5,14 @@ const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
 /** @param {Date} moment */
 const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate()).getTime();
 
-/** @param {{ pinned: boolean, updated_at: string }} summary */
+/**
+ * Null where the time of the last message is not known.
+ * @param {{ pinned?: boolean, updated_at?: string | null }} summary
+ */
 export function dateGroup(summary, now = new Date()) {
   if (summary.pinned) return "Pinned";
-  const moment = new Date(summary.updated_at);
+  const moment = new Date(summary.updated_at ?? NaN);
+  if (Number.isNaN(moment.getTime())) return null;
   // Rounded because a day on which summer time begins has 23 hours.
   const days = Math.round((midnight(now) - midnight(moment)) / 86_400_000);
   if (days <= 0) return "Today";

@@ -3,6 +3,7 @@
 import { conversationUrl, parseLocation } from "../../shared/address.js";
 import { api } from "../../shared/api.js";
 import { setUpAccountMenu } from "./account_menu.js";
+import { ConversationList } from "./conversation_list.js";
 import { OpenConversation } from "./open_conversation.js";
 import { beforeServerListeners, register, whenMounted } from "../../shared/component.js";
 import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
@@ -29,7 +30,6 @@ class Page {
     this.options = options;
     this.header = header;
     this.composer = composer;
-    this.conversations = conversations;
     this.model = model;
     this.messages = chat;
     this.welcome = chat.welcome;
@@ -50,20 +50,22 @@ class Page {
     composer.handle({
       submit: () => this.send(),
       stop: () => this.stop(),
+      canned_open: () => api.listCanned(),
+      canned_fill: ({ name, values }) => api.fillCanned(name, values),
       error: (error) => this.reportError(error),
     });
     this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
       onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
-    conversations.handle({
-      new: () => this.navigate(null),
-      select: ({ id, messageId }) => this.navigate(id, { at: messageId }),
-      listed: ({ items }) => this.#listed(items),
-      renamed: ({ id, title }) => this.#renamed(id, title),
-      deleted: ({ id }) => this.#deleted(id),
-      status: ({ text }) => this.toast.show(text),
-      error: (error) => this.reportError(error),
-      list_failed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
+    this.conversations = new ConversationList(conversations, {
+      onNew: () => this.navigate(null),
+      onSelect: (id, messageId) => this.navigate(id, { at: messageId }),
+      onListed: (items) => this.#listed(items),
+      onRenamed: (id, title) => this.#renamed(id, title),
+      onDeleted: (id) => this.#deleted(id),
+      onStatus: (text) => this.toast.show(text),
+      onError: (error) => this.reportError(error),
+      onListFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
     });
     model.isOpen = () => this.panels.settings.open;
     model.canChange = () => this.options.user.role === "admin";
@@ -75,7 +77,7 @@ class Page {
         crossTab.broadcast("model-changed");
       },
     });
-    this.toast = new Toast();
+    this.toast = new Toast(composer.element);
     chat.handle({
       example_select: ({ text }) => this.composer.fill(text),
       temporary: () => undefined, // asked of `welcome` when the first message is sent
@@ -191,7 +193,7 @@ class Page {
   }
 
   warnReplyInProgress() {
-    this.composer.showError("A reply is still being written. Wait for it, or press Esc to stop it.");
+    this.composer.warnReplyInProgress();
   }
 
   async stop() {
@@ -283,10 +285,7 @@ class Page {
   }
 
   setReplying(active) {
-    // The pressed button is about to be hidden; keep the focus on the page.
-    const focused = document.activeElement;
-    if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
-    document.documentElement.classList.toggle("dm-replying", active);
+    this.composer.setReplying(active);
     this.readiness.show(active ? "replying" : "ready");
     if (active || !this.refreshSoon) return;
     this.refreshSoon();
@@ -325,15 +324,15 @@ class Page {
       introduction: `You are talking to ${model.name}, ${place}`,
       can_continue: model.can_continue, // not every model server can continue an incomplete reply
     });
-    byId("dm-retention").hidden = days === null;
-    byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
+    const retention = `Conversations without a message for ${days} days are deleted.`;
+    this.conversations.showNote(days === null ? "" : retention);
   }
 
   // A viewer can see conversations and their settings, but change nothing.
   #makeReadOnly() {
     this.messages.setProps({ read_only: true });
     document.documentElement.classList.add("dm-viewer");
-    byId("dm-viewer-note").textContent = VIEWER_NOTE;
+    this.composer.showNote(VIEWER_NOTE);
     for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
   }
 
@@ -369,6 +368,11 @@ class Page {
     addEventListener("popstate", () => {
       const { id, at } = parseLocation();
       this.navigate(id, { record: false, at });
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
+      // In a panel, Esc closes menus. In the message box, it has stopped the reply already.
+      if (!event.target.closest("#dm-conversations, #dm-settings, #dm-composer")) this.composer.stopReply();
     });
     crossTab.on("model-changed", () => this.modelChanged());
     crossTab.on("conversation-changed", ({ id, title }) => {

@@ -1,0 +1,56 @@
+"""The canned replies that the composer offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import (
+    Any,
+    NotRequired,  # pydantic needs this one before Python 3.12
+)
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+
+class Variable(TypedDict):
+    """What the user fills in before a canned reply is inserted."""
+
+    name: str
+    description: NotRequired[str]  #: label of its field; default: the name
+    default: NotRequired[str | None]  #: None: the user has to fill it in
+
+
+class CannedReply(TypedDict):
+    """A text that users insert rather than write."""
+
+    name: str  #: identifies it; unique
+    title: NotRequired[str]  #: default: the name
+    description: NotRequired[str]
+    variables: NotRequired[Sequence[Variable]]
+    #: The text, with ``{{ name }}`` for variables. Without it, a listener of ``canned_fill`` inserts the text.
+    body: NotRequired[str]
+
+
+_CANNED: TypeAdapter[list[CannedReply]] = TypeAdapter(list[CannedReply])
+
+
+def validate_canned(value: Any) -> list[CannedReply] | None:
+    """Returns ``value`` as canned replies; None: there is no list to choose from.
+
+    Raises:
+        ValueError: ``value`` is no list of canned replies, or two have the same name.
+    """
+    if value is None:
+        return None
+    try:
+        replies = _CANNED.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = first["loc"]
+        place = " ".join(["Canned reply", *map(str, path)]) if path else "The list of canned replies"
+        raise ValueError(f"{place}: {first['msg']}.") from None
+    names = [reply["name"] for reply in replies]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"Canned replies need different names, but {twice!r} occurs more than once.")
+    return replies

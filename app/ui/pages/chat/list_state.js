@@ -1,0 +1,128 @@
+// The state of the conversation list: its pages, filter and tags, whatever order responses arrive in.
+
+/** @typedef {import("../../components/conversations/listing.js").Filter} Filter */
+/** @typedef {import("../../components/conversations/listing.js").Summary} Summary */
+/** @typedef {{items: Summary[], next_cursor: string | null}} ListPage */
+
+/**
+ * @typedef {object} Source  where the list comes from
+ * @property {(filter: Filter, cursor: string | null) => Promise<ListPage>} listPage
+ * @property {() => Promise<string[]>} listTags
+ */
+
+/**
+ * @typedef {object} Listener
+ * @property {(state: ListState) => void} show  the state has changed
+ * @property {(isLoading: boolean) => void} setLoadingMore
+ * @property {(error: any) => void} fail
+ */
+
+export class ListState {
+  /** @type {Filter} */
+  #filter = { query: "", tag: null, archived: false };
+  /** @type {Summary[]} */
+  #items = [];
+  /** @type {string[]} */
+  #tags = [];
+  /** @type {string | null} of the next page; null: there is none */
+  #cursor = null;
+  #lastRequest = 0; // sequence number; responses to older requests are dropped
+  /** @type {number | null} the sequence number of the refresh in flight */
+  #refreshing = null;
+  #isLoadingMore = false;
+
+  /**
+   * @param {Source} source
+   * @param {Listener} listener
+   */
+  constructor(source, listener) {
+    this.source = source;
+    this.listener = listener;
+  }
+
+  get items() {
+    return this.#items;
+  }
+
+  get tags() {
+    return this.#tags;
+  }
+
+  get filter() {
+    return this.#filter;
+  }
+
+  get hasMore() {
+    return this.#cursor !== null;
+  }
+
+  /** Lists other conversations. @param {Filter} filter */
+  async choose(filter) {
+    this.#filter = { ...filter };
+    await this.refresh();
+  }
+
+  /** Reloads the list, with at least as many items as are shown. */
+  async refresh() {
+    const request = ++this.#lastRequest;
+    this.#refreshing = request;
+    /** @type {Summary[]} */
+    const items = [];
+    /** @type {string | null} */
+    let cursor = null;
+    /** @type {string[]} */
+    let tags;
+    try {
+      do {
+        const page = /** @type {ListPage} */ (await this.source.listPage(this.#filter, cursor));
+        if (request !== this.#lastRequest) return;
+        items.push(...page.items);
+        cursor = page.next_cursor;
+      } while (cursor !== null && items.length < this.#items.length);
+      tags = await this.source.listTags();
+      if (request !== this.#lastRequest) return;
+    } catch (error) {
+      if (request === this.#lastRequest) this.listener.fail(error);
+      return;
+    } finally {
+      if (this.#refreshing === request) this.#refreshing = null;
+    }
+    this.#tags = tags;
+    if (this.#filter.tag !== null && !tags.includes(this.#filter.tag)) {
+      await this.choose({ ...this.#filter, tag: null }); // no conversation has this tag any more
+      return;
+    }
+    this.#show(items, cursor);
+  }
+
+  /** Loads the next page. Skipped during a refresh, whose result replaces the items that this would append to. */
+  async loadMore() {
+    if (this.#cursor === null || this.#isLoadingMore || this.#refreshing !== null) return;
+    const request = this.#lastRequest;
+    this.#setLoadingMore(true);
+    try {
+      const page = await this.source.listPage(this.#filter, this.#cursor);
+      if (request === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
+    } catch (error) {
+      if (request === this.#lastRequest) this.listener.fail(error);
+    } finally {
+      this.#setLoadingMore(false);
+    }
+  }
+
+  /** @param {boolean} isLoading */
+  #setLoadingMore(isLoading) {
+    this.#isLoadingMore = isLoading;
+    this.listener.setLoadingMore(isLoading);
+  }
+
+  /**
+   * @param {Summary[]} items
+   * @param {string | null} cursor
+   */
+  #show(items, cursor) {
+    this.#items = items;
+    this.#cursor = cursor;
+    this.listener.show(this);
+  }
+}
