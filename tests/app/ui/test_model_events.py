@@ -34,9 +34,13 @@ def here(opened: Desk) -> Desk:
     return opened
 
 
+def _classes(component: dict[str, Any]) -> list[str]:
+    return component["props"].get("elem_classes") or []
+
+
 async def endpoint_of(http: httpx.AsyncClient, event: str) -> dict[str, Any]:
     config = (await http.get("/config")).json()
-    model = next(one["id"] for one in config["components"] if "dm-component-model" in one["props"]["elem_classes"])
+    model = next(one["id"] for one in config["components"] if "dm-component-model" in _classes(one))
     found: dict[str, Any] = next(one for one in config["dependencies"] if [model, event] in one["targets"])
     return found
 
@@ -94,8 +98,18 @@ async def test_what_goes_wrong_is_said_and_ends_the_request(here: Desk) -> None:
 @pytest.mark.parametrize(
     "detail",
     [
-        *(None, 3, "swap", [], {}, {"model": None}, {"model": "  "}, {"model": 4}, {"model": "x" * 100_000}, {"_x": 1}),
-        *({"model": "x", "timeout": "soon"}, {"model": "x", "max_model_len": 1}),
+        None,
+        3,
+        "swap",
+        [],
+        {},
+        {"model": None},
+        {"model": "  "},
+        {"model": 4},
+        {"model": "x" * 100_000},
+        {"_x": 1},
+        {"model": "x", "timeout": "soon"},
+        {"model": "x", "max_model_len": 1},
     ],
 )
 async def test_a_forged_event_is_refused_with_a_sentence(here: Desk, detail: object) -> None:
