@@ -8,7 +8,7 @@ from typing import Any
 
 from gradio.components import Component
 
-from app.ui.components.component import SCRIPT_ROOT, files_url
+from app.ui.component_files import SCRIPT_ROOT, files_url
 
 _OPTIONS: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 

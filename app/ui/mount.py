@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
-from app.ui.components.component import files_served_at
+from app.ui.component_files import files_served_at
 from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer, wake_queue
 from app.ui.html_head import PRELOADS
 from app.ui.options import page_options

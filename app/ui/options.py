@@ -8,7 +8,7 @@ from app.auth.identity import Identity
 from app.domain.chat_settings import CHAT_PARAMETERS
 from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.domain.templates import TemplateKind
-from engine import Group, ModelHost, Parameter
+from engine import ChatEngine, Group, ModelHost, Parameter
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
     """Return the user, the model, the sampling parameters with its defaults, the presets and the system prompts."""
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
-    defaults = services.engine.default_sampling_params
     info = services.engine.info
     return {
         "accounts": services.accounts is not None,
@@ -30,7 +29,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "remote": not isinstance(services.engine, ModelHost),
         },
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
-        "defaults": {parameter.name: getattr(defaults, parameter.name) for parameter in PRESET_PARAMETERS},
+        "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
         "prompts": [
             {
@@ -46,8 +45,14 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
     }
 
 
+def preset_defaults(engine: ChatEngine) -> dict[str, float]:
+    """Return the model's own defaults of the parameters that presets set, by name."""
+    defaults = engine.default_sampling_params
+    return {parameter.name: getattr(defaults, parameter.name) for parameter in PRESET_PARAMETERS}
+
+
 def _parameter_options(parameter: Parameter) -> dict[str, object]:
-    """Return what the page's scripts need to know of a parameter; its control is made in ``panels/settings.py``."""
+    """Return what the page's scripts need to know of a parameter; ``components/settings`` makes its control."""
     return {
         "name": parameter.name,
         "label": parameter.label,

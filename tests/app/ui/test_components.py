@@ -12,8 +12,8 @@ import gradio as gr
 import pytest
 from gradio.data_classes import _StaticFiles
 
+from app.ui.component_files import files_served_at
 from app.ui.components import Chat, Header
-from app.ui.components.component import files_served_at
 from app.ui.static_files import STATIC_DIR
 
 HISTORY = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]

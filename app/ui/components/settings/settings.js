@@ -9,6 +9,7 @@ const NEW_CHAT_KEY = "deskmate.new-chat-settings";
 const OWN_TEXT = "own";
 const NO_PROMPT = "none";
 const SAVING = "Saving …";
+const PRESET_MS = 5000; // how long a turn waits for a preset that was chosen before it
 const MODEL_DEFAULT = "default";
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
@@ -28,7 +29,11 @@ export class Settings {
   #pendingSaves = new Map(); // conversation id -> settings not yet confirmed by the server
   #failedSaves = new Map(); // conversation id -> settings that failed to save; retried when the conversation is opened
   #confirmedSaves = new Map(); // conversation id -> {value, when} of the last confirmed save
+  #presetWish = null; // the preset that was chosen and not confirmed yet: {name, done, resolve, error}
   #filledPrompt = null; // the selected prompt with its variables filled in: {key, text}
+
+  // Resolves to why the listener in Python did not answer, as a sentence.
+  explain = async () => "The server did not answer. Try again.";
 
   // `save(conversationId, settings, keepalive)` sends settings to the server; `keepalive`: the page is being unloaded.
   // `onSaveFailed(error)` is called when saving fails for a conversation that is no longer shown.
@@ -64,6 +69,7 @@ export class Settings {
   // Shows the settings of a conversation; id null is a new chat. `requestedAt`: performance.now() when `settings` were
   // requested.
   open(conversationId, settings = null, requestedAt = performance.now()) {
+    this.#endPresetWish(); // it was for the conversation that is left
     if (this.unsaved && this.#conversationId) this.#save(); // before switching away from it
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
@@ -76,6 +82,15 @@ export class Settings {
     this.note.textContent = this.unsaved ? SAVING : "";
     if (failed !== undefined) this.saveSoon();
     this.#show();
+  }
+
+  // Resolves once a preset chosen before is part of the settings; null if none is to come. Rejects if that failed.
+  pendingChoice() {
+    if (this.#presetWish === null) return null;
+    const late = new Promise((_, reject) => {
+      setTimeout(() => reject(new Error("The preset has not been applied yet. Send again in a moment.")), PRESET_MS);
+    });
+    return Promise.race([this.#presetWish.done, late]);
   }
 
   // The settings to send with a new turn: always for a new chat, otherwise only if they are unsaved; else null.
@@ -108,15 +123,17 @@ export class Settings {
   }
 
   reset() {
+    this.#endPresetWish();
     this.#change({ ...this.empty });
     this.#show();
   }
 
   // The user changed the control `name`. `values`: the values of all controls, in the order of `names`.
-  controlChanged(name, names, values) {
+  controlChanged(name, names, ...values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
-    if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // changed by code, not by the user
-    if (name === "preset") this.#choosePreset(shown.preset);
+    const isWish = name === "preset" && this.#presetWish !== null; // back to the one that the settings still have
+    if (!isWish && (shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // changed by code, not by the user
+    if (name === "preset") this.#wishPreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
     else this.#setParameter(name, shown);
@@ -172,6 +189,10 @@ export class Settings {
 
   #show() {
     byId("dm-show-settings").click();
+    this.#showPrompt();
+  }
+
+  #showPrompt() {
     this.#showChanged();
     const prompt = this.#prompt(this.value.system_prompt_name);
     const wanted = Object.entries(prompt?.recommended ?? {});
@@ -206,6 +227,7 @@ export class Settings {
   }
 
   #recommend(settings) {
+    this.#endPresetWish();
     const sampling = Object.fromEntries(this.sliders.map((name) => [name, null]));
     this.#change({ ...this.value, ...sampling, preset: null, ...settings });
     this.#show();
@@ -228,6 +250,7 @@ export class Settings {
       this.showSoon();
       return;
     }
+    if (this.sliders.includes(name)) this.#endPresetWish(); // moved since: the sampling is by hand
     this.#change({ ...this.value, ...this.#parseControl(name, shown[name]), preset: this.#presetAfter(name) });
     if (rangeError !== null) this.note.textContent = rangeError;
     if (this.#shown().preset !== shown.preset) this.#show();
@@ -254,11 +277,51 @@ export class Settings {
     return { [name]: value ?? null };
   }
 
+  // The user chose a preset: the listener in Python (settings.py) sets the sliders, then presetApplied() is called.
+  #wishPreset(name) {
+    this.note.textContent = "";
+    if (this.#presetWish !== null) {
+      this.#presetWish.name = name; // Gradio runs the listener once more, with this one
+      return;
+    }
+    const wish = { name };
+    wish.done = new Promise((resolve, reject) => Object.assign(wish, { resolve, reject }));
+    wish.done.catch(() => {}); // told in the note; only a turn waits for it
+    this.#presetWish = wish;
+  }
+
+  #endPresetWish(error = null) {
+    const wish = this.#presetWish;
+    this.#presetWish = null;
+    if (error === null) wish?.resolve();
+    else wish?.reject(error);
+  }
+
+  // The listener in Python has set the sliders to this preset. Returns what the controls are to show: the settings, if
+  // that preset is no longer wanted, because another was chosen, another control moved or another chat opened.
+  presetApplied(names, name) {
+    const wish = this.#presetWish;
+    if (wish !== null && wish.name !== name) return undefined; // the answer to the one chosen last is to come
+    if (wish !== null) this.#choosePreset(name);
+    this.#endPresetWish();
+    return this.controlValues(names);
+  }
+
+  // The listener failed, or the server was not reached: the controls show the settings as they still are.
+  async presetFailed(names) {
+    const wish = this.#presetWish;
+    this.#presetWish = null;
+    const message = await this.explain();
+    this.note.textContent = message;
+    wish?.reject(new Error(message));
+    return this.controlValues(names);
+  }
+
   #choosePreset(name) {
     const preset = this.options.presets.find((each) => each.name === name);
     const sampling = Object.fromEntries(this.sliders.map((each) => [each, preset?.[each] ?? null]));
     this.#change({ ...this.value, ...sampling, preset: name === MODEL_DEFAULT ? null : name });
-    this.#show();
+    this.#showPrompt();
   }
 
   #choosePrompt(name) {

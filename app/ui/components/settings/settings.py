@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from app.domain.chat_settings import CHAT_PARAMETERS
-from app.ui.client_events import on_client
+from app.domain.presets import PRESET_PARAMETERS, PRESETS
+from app.ui.client_events import call, on_client, on_server
 from engine import Kind, Parameter
 
 _ADVANCED = """
@@ -20,9 +21,18 @@ _ADVANCED = """
 
 
 class Settings:
-    """The controls of a conversation's settings, added to the current Blocks context."""
+    """The controls of a conversation's settings, added to the current Blocks context: native sliders, numbers, texts.
 
-    def __init__(self) -> None:
+    ``controls`` are the components by the name of their field in ``ChatSettings``; give ``list(controls.values())`` to
+    a listener as its inputs. Choosing a preset sets the sliders, by a listener in Python. In the chat page, its script
+    keeps the settings with the conversation (``settings.js``).
+    """
+
+    def __init__(self, defaults: Callable[[], Mapping[str, float]] | None = None) -> None:
+        """Args:
+        defaults: returns the model's defaults of what presets set, by the parameters' names, for what a preset leaves
+            at them. It is called per choice: another model may have been loaded. Without it, a slider's lower end.
+        """
         gr.HTML(
             '<h2 id="dm-settings-title">Settings</h2>'
             '<button type="button" id="dm-close-settings" class="dm-icon-button" aria-label="Close settings">'
@@ -37,29 +47,52 @@ class Settings:
             apply_default_css=False,
             js_on_load=None,
         )
-        controls = _controls()
+        self.controls = _controls()
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
         # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
         show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
 
-        names = json.dumps(list(controls))
-        components = list(controls.values())
-        for name, component in controls.items():
+        names = list(self.controls)
+        components = list(self.controls.values())
+        preset = self.controls["preset"]
+        for name, component in self.controls.items():
             # A Textbox fires "input" only for typing; a paste fires "change".
             listener = component.change if isinstance(component, gr.Textbox) else component.input
-            on_client(
-                listener,
-                f"(...values) => window.deskmate.settingsChanged({json.dumps(name)}, {names}, values)",
-                inputs=components,
-            )
-        on_client(reset.click, "() => window.deskmate.resetSettings()")
-        on_client(show.click, f"() => window.deskmate.shownSettings({names})", outputs=components)
+            on_client(listener, call("settings", "controlChanged", name, names), inputs=components)
+        sliders = [self.controls[parameter.name] for parameter in PRESET_PARAMETERS]
+        chosen = on_server(preset.input, _preset_listener(defaults or _lowest), inputs=[preset], outputs=sliders)
+        # What was chosen may be out of date by now: the script has the last word on what the controls show.
+        on_client(chosen.success, call("settings", "presetApplied", names), inputs=[preset], outputs=components)
+        on_client(chosen.failure, call("settings", "presetFailed", names), outputs=components)
+        on_client(reset.click, call("settings", "reset"))
+        on_client(show.click, call("settings", "controlValues", names), outputs=components)
+
+
+def _lowest() -> dict[str, float]:
+    return {parameter.name: parameter.slider.low for parameter in PRESET_PARAMETERS if parameter.slider is not None}
+
+
+def _preset_listener(defaults: Callable[[], Mapping[str, float]]) -> Callable[[object], list[float]]:
+    def choose_preset(name: object) -> list[float]:
+        """Return what the sliders show for a preset."""
+        preset = next((each for each in PRESETS if each.name == name), None)
+        if preset is None:
+            raise gr.Error("There is no such preset. Choose one from the list.", print_exception=False)
+        values = {**defaults(), **preset.values}
+        return [values[parameter.name] for parameter in PRESET_PARAMETERS]
+
+    return choose_preset
 
 
 def _controls() -> dict[str, Component]:
     """Return the controls, keyed by the name of their field in ``ChatSettings``."""
     controls: dict[str, Component] = {
-        "preset": gr.Radio([], label="Preset", info="A starting point for the controls below.", elem_id="dm-preset"),
+        "preset": gr.Radio(
+            [(preset.title, preset.name) for preset in PRESETS],
+            label="Preset",
+            info="A starting point for the controls below.",
+            elem_id="dm-preset",
+        ),
         "system_prompt_name": gr.Dropdown(
             [], label="System prompt", info="Instructions sent before the conversation.", elem_id="dm-prompt"
         ),

@@ -57,6 +57,8 @@ class Page {
     this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
       onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
+    this.settings.explain = () => this.#explainFailure();
+    register("settings", this.settings);
     this.conversations = new ConversationList(conversations, {
       onNew: () => this.navigate(null),
       onSelect: (id, messageId) => this.navigate(id, { at: messageId }),
@@ -106,6 +108,7 @@ class Page {
     }
     this.composer.showError("");
     const from = this.chat.conversationId;
+    if (!(await this.#choiceMade())) return;
     const settings = this.settings.settingsForTurn();
     try {
       const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
@@ -128,6 +131,21 @@ class Page {
     this.refreshSoon();
   }
 
+  // Waits for a preset that was chosen just before, so that it goes with the turn. Resolves to whether the turn may
+  // start: the preset is applied, and the same chat is open.
+  async #choiceMade() {
+    const pending = this.settings.pendingChoice();
+    if (pending === null) return true;
+    const from = this.chat.targetConversationId;
+    try {
+      await pending;
+    } catch (error) {
+      this.composer.showError(error.message);
+      return false;
+    }
+    return this.chat.targetConversationId === from && !this.chat.activeTurnId;
+  }
+
   // Edits a message, or regenerates or continues a reply, with the current settings. `start(settings)` resolves to the
   // turn. Resolves to whether the server accepted it.
   async askAgain(start) {
@@ -136,6 +154,7 @@ class Page {
       return false;
     }
     this.composer.showError("");
+    if (!(await this.#choiceMade())) return false;
     const settings = this.settings.settingsForTurn();
     try {
       const turn = await start(settings);
@@ -202,18 +221,6 @@ class Page {
     } catch (error) {
       this.reportError(error);
     }
-  }
-
-  settingsChanged(name, names, values) {
-    this.settings.controlChanged(name, names, values);
-  }
-
-  resetSettings() {
-    this.settings.reset();
-  }
-
-  shownSettings(names) {
-    return this.settings.controlValues(names);
   }
 
   // ---- navigation
