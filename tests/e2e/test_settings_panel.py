@@ -124,3 +124,64 @@ def test_every_control_says_what_it_does(chat: ChatPage) -> None:
     for block in blocks.all():
         title, _, explanation = block.inner_text().strip().partition("\n")
         assert len(explanation.strip()) > 15, f"{title} explains nothing"
+
+
+def _hold_queue(chat: ChatPage) -> None:
+    """Events of Gradio's queue reach the server only once `held` is called, each."""
+    chat.page.evaluate(
+        """() => {
+          const real = window.fetch;
+          window.held = [];
+          window.fetch = async (url, ...rest) => {
+            if (String(url).includes("queue/join")) await new Promise((go) => window.held.push(go));
+            return real(url, ...rest);
+          };
+        }"""
+    )
+
+
+def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> None:
+    chat.open_settings()
+    chat.set_number("Maximum length", "5")
+    _hold_queue(chat)
+    sent: list[dict[str, object]] = []
+    chat.page.on("request", lambda one: sent.extend([one.post_data_json] if one.url.endswith("/api/turns") else []))
+    chat.page.get_by_role("radio", name="Precise").check()
+    chat.page.wait_for_function("window.held.length === 1")
+    chat.page.get_by_role("radio", name="Creative").check()
+    chat.box.fill("with a preset")
+    chat.box.press("Enter")
+    assert sent == []  # it waits for the preset
+    chat.page.evaluate("window.held[0]()")
+    expect(chat.users).to_have_count(1)
+    assert isinstance(settings := sent[0]["settings"], dict)
+    assert (settings["preset"], settings["temperature"]) == ("creative", 1.1)
+
+
+def test_a_preset_does_not_follow_into_another_chat(chat: ChatPage) -> None:
+    _short_chat(chat, "the one that is left")
+    _hold_queue(chat)
+    before = chat.setting("Temperature").input_value()
+    chat.page.get_by_role("radio", name="Precise").check()
+    chat.page.wait_for_function("window.held.length === 1")
+    chat.go(None)
+    expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+        chat.page.evaluate("window.held[0]()")
+    chat.page.wait_for_timeout(500)
+    expect(chat.setting("Temperature")).to_have_value(before)
+    expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+    assert chat.page.evaluate("window.deskmate.settings.value.temperature") is None
+
+
+def test_without_a_server_a_preset_is_refused_and_the_panel_tells_what_holds(chat: ChatPage) -> None:
+    chat.open_settings()
+    before = chat.setting("Temperature").input_value()
+    chat.page.context.set_offline(True)
+    chat.page.get_by_role("radio", name="Precise").click()  # it does not stay checked
+    expect(chat.page.locator("#dm-settings-note")).to_contain_text("Deskmate cannot be reached.")
+    expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+    expect(chat.setting("Temperature")).to_have_value(before)
+    chat.page.context.set_offline(False)
+    chat.page.get_by_role("radio", name="Precise").check()  # the listeners are alive
+    expect(chat.setting("Temperature")).to_have_value("0.2")
