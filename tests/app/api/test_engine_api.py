@@ -167,6 +167,6 @@ async def test_a_deadline_must_be_a_time_to_come(live: RunningApp) -> None:
 def test_every_state_has_its_words_on_the_page() -> None:
     from app.ui.static_files import STATIC_DIR
 
-    script = (STATIC_DIR / "components" / "model" / "model.js").read_text(encoding="utf-8")
+    script = (STATIC_DIR / "components" / "model" / "model_text.js").read_text(encoding="utf-8")
     for state in EngineState:
         assert f'  {state.value}: "' in script
