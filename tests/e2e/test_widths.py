@@ -63,7 +63,7 @@ def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server
 
     def conversations() -> None:
         chat.open(conversation)
-        toggle = page.locator("#dm-toggle-conversations")
+        toggle = page.locator(".dm-toggle-conversations")
         if toggle.get_attribute("aria-expanded") == "false":
             toggle.click()
         expect(chat.row("widths").first).to_be_visible()
