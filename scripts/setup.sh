@@ -3,7 +3,7 @@
 # `scripts/setup.sh full` for the long tests too, `scripts/setup.sh bench` for the bench's plots and model conversion.
 # The tests' set brings Node with npm into .venv, and what checks the pages' scripts into tests/web/node_modules.
 # Fast when nothing has changed (a stamp records what is installed); safe to interrupt and run again.
-# TORCH=cpu or TORCH=gpu overrides the detection of an NVIDIA driver.
+# TORCH=cpu or TORCH=gpu overrides the detection of an NVIDIA driver. NPM_TIMEOUT_S is how long npm may take (300 s).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -94,16 +94,49 @@ install_torch() { # $1: cpu or gpu
     echo "$1" >.venv/torch-build
 }
 
+# Runs a command for at most $1 seconds; returns 124 if it took longer. macOS has no `timeout`, and npm's own limits cover
+# single downloads only. The command gets its own process group, so that what it has started ends with it.
+run_limited() {
+    local limit=$1 job status=0 waited=0
+    shift
+    set -m
+    "$@" </dev/null &
+    job=$!
+    set +m
+    trap 'kill -KILL -- "-$job" 2>/dev/null; exit 130' INT TERM
+    while kill -0 "$job" 2>/dev/null && [ "$waited" -lt "$limit" ]; do
+        sleep 1
+        waited=$((waited + 1))
+    done
+    if kill -0 "$job" 2>/dev/null; then
+        kill -KILL -- "-$job" 2>/dev/null || true
+        status=124
+    fi
+    wait "$job" 2>/dev/null || status=$((status ? status : $?))
+    trap - INT TERM
+    return "$status"
+}
+
+npm_registry() { run_limited 20 .venv/bin/npm config get registry || echo "the one in npm's settings"; }
+
 install_web_tools() { # the packages of tests/web/package-lock.json, and no script of theirs
-    local folder=tests/web/node_modules output=.venv/npm.log
+    local folder=tests/web/node_modules output=.venv/npm.log limit=${NPM_TIMEOUT_S:-300} status=0
     cmp -s tests/web/package-lock.json "$folder/.installed-package-lock.json" && return
     say "installing what checks the pages' scripts into $folder (details in $output)"
     # It begins by removing the folder, so a stamp in it never outlives an interrupted installation.
-    if ! .venv/bin/npm ci --prefix tests/web --ignore-scripts --no-audit --no-fund --no-update-notifier \
-        --fetch-retries 1 --fetch-retry-mintimeout 1000 --fetch-timeout 90000 >"$output" 2>&1; then
+    run_limited "$limit" .venv/bin/npm ci --prefix tests/web --ignore-scripts --no-audit --no-fund --no-update-notifier \
+        --fetch-retries 1 --fetch-retry-mintimeout 1000 --fetch-timeout 90000 >"$output" 2>&1 || status=$?
+    if [ "$status" != 0 ]; then
         tail -n 15 "$output" >&2
+        if [ "$status" = 124 ]; then
+            fail "npm was stopped because it did not finish within $limit seconds." \
+                "Its registry may not answer: $(npm_registry)" \
+                "Check the network, or name a mirror: npm_config_registry=https://… Then run the same command again." \
+                "On a slow network, give it more time: NPM_TIMEOUT_S=900." \
+                "Only the tests need it; make run does not."
+        fi
         if grep -qE 'ENOTFOUND|EAI_AGAIN|ECONN(REFUSED|RESET)|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|network timeout|ERR_SOCKET_TIMEOUT' "$output"; then
-            fail "the npm registry cannot be reached: $(.venv/bin/npm config get registry)" \
+            fail "the npm registry cannot be reached: $(npm_registry)" \
                 "Check the network, or name a mirror: npm_config_registry=https://… Then run the same command again." \
                 "Only the tests need it; make run does not."
         fi
