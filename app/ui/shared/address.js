@@ -2,9 +2,10 @@
 
 /** @param {string | null} id @param {string | null | undefined} messageId */
 export const conversationUrl = (id, messageId = null) =>
-  id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
+  id ? `/?${new URLSearchParams({ c: id, ...(messageId ? { m: messageId } : {}) })}` : "/";
 
-export const parseLocation = () => {
-  const parameters = new URLSearchParams(location.search);
+/** @param {string} search  the query of the page's URL */
+export const parseLocation = (search = location.search) => {
+  const parameters = new URLSearchParams(search);
   return { id: parameters.get("c"), at: parameters.get("m") };
 };

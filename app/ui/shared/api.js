@@ -2,7 +2,11 @@
 
 import { addLabels, withLabels } from "./labels.js";
 
+/** @import * as Types from "./api_types.js" */
+/** @import { PageOptions } from "./page_options.js" */
+
 export class ApiError extends Error {
+  /** @param {string} message @param {number} status @param {string} code */
   constructor(message, status, code) {
     super(message);
     this.status = status; // 0 when there was no response
@@ -13,11 +17,21 @@ export class ApiError extends Error {
 // Not crypto.randomUUID: browsers offer it only in secure contexts (HTTPS or localhost).
 export const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
 
+/**
+ * Resolves to the response's JSON, or null if it has none. The type is the caller's claim: see the API's models.
+ * @template {unknown} [Result=any]
+ * @param {string} method
+ * @param {string} path
+ * @param {unknown} [body]  sent as JSON
+ * @param {RequestInit} options
+ * @returns {Promise<Result>}
+ */
 export function request(method, path, body, options = {}) {
   if (body === undefined) return send(path, { method });
   return send(path, { ...options, method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
+/** @param {string} path @param {RequestInit} options @returns {Promise<any>} */
 async function send(path, options) {
   let response;
   try {
@@ -42,7 +56,7 @@ export async function signOut({ everywhere = false } = {}) {
   try {
     await request("POST", everywhere ? "/api/account/sign-out-everywhere" : "/api/account/sign-out", {});
   } catch (error) {
-    if (error.code !== "not_signed_in") {
+    if (!(error instanceof ApiError) || error.code !== "not_signed_in") {
       isSigningOut = false;
       throw error;
     }
@@ -61,15 +75,24 @@ function signInAgain() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
 }
 
+/** The query string of these parameters, without those that are null or undefined. @param {Record<string, unknown>} parameters */
 export function query(parameters) {
-  const chosen = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  const chosen = Object.entries(parameters).flatMap(([name, value]) => (value === null || value === undefined ? [] : [[name, String(value)]]));
   return new URLSearchParams(chosen).toString();
 }
 
+/** @param {string} id @param {string} action */
 const messagePath = (id, action) => `/api/messages/${encodeURIComponent(id)}/${action}`;
+/** @param {string} id */
 const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
+/**
+ * Options of another reply to the same message.
+ * @typedef {{settings: Types.ChatSettings | null, request_id: string}} Again
+ */
+
 export const api = {
+  /** @returns {Promise<PageOptions>} */
   options: async () => {
     const options = await request("GET", "/ui/options");
     addLabels(options.parameters);
@@ -78,28 +101,49 @@ export const api = {
   account: () => request("GET", "/api/account"),
   health: () => request("GET", "/health"),
   ready: () => request("GET", "/ready"),
+  /** @returns {Promise<Types.EngineView>} */
   engine: () => request("GET", "/api/engine"),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
+  /** @param {string} id @param {Record<string, unknown>} parameters @returns {Promise<Types.ConversationView>} */
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
   // `keepalive`: the request outlives the page, for saves on pagehide.
+  /** @param {string} id @param {Types.ConversationChange} change */
   changeConversation: (id, change, keepalive = false) => request("PATCH", conversationPath(id), change, { keepalive }),
+  /** @param {string} id */
   deleteConversation: (id) => request("DELETE", conversationPath(id)),
+  /** @returns {Promise<Record<string, number>>} */
   listTags: () => request("GET", "/api/tags"),
+  /** @param {Types.StartTurn} turn @returns {Promise<Types.StartedTurn>} */
   startTurn: (turn) => request("POST", "/api/turns", turn),
+  /** @param {string} id @param {Types.EditedMessage} edited @returns {Promise<Types.TurnRef>} */
   edit: (id, edited) => request("POST", messagePath(id, "edit"), edited),
+  /** @param {string} id @param {Again} options @returns {Promise<Types.TurnRef>} */
   regenerate: (id, { settings, request_id }) => request("POST", messagePath(id, "regenerate"), { settings, request_id }),
+  /** @param {string} id @param {Types.Continuation} options @returns {Promise<Types.TurnRef>} */
   resume: (id, { settings }) => request("POST", messagePath(id, "continue"), { settings }),
+  /** @param {string} id @returns {Promise<Types.ConversationRef>} */
   showMessage: (id) => request("POST", messagePath(id, "show"), {}),
+  /** @param {string} id @returns {Promise<Types.ConversationRef>} */
   branch: (id) => request("POST", messagePath(id, "branch"), {}),
+  /** @param {string} id @param {Types.GivenFeedback} opinion @returns {Promise<Types.FeedbackView>} */
   rate: (id, opinion) => request("PUT", messagePath(id, "feedback"), opinion),
+  /** @param {string} id */
   unrate: (id) => request("DELETE", messagePath(id, "feedback")),
+  /** @returns {Promise<Types.CannedReply[]>} */
   listCanned: () => request("GET", "/api/canned"),
+  /** @param {string} name @param {Record<string, string>} values @returns {Promise<Types.RenderedText>} */
   fillCanned: (name, values) => request("POST", `/api/canned/${encodeURIComponent(name)}/fill`, { values }),
+  /** @param {string} name @param {Record<string, string>} values @returns {Promise<Types.RenderedText>} */
   fillPrompt: (name, values) => request("POST", `/api/prompts/${encodeURIComponent(name)}/fill`, { values }),
+  /** @param {string} id @returns {Promise<Types.Deletion>} */
   deleteMessage: (id) => request("DELETE", `/api/messages/${encodeURIComponent(id)}`),
+  /** @param {string} id */
   undoDeletion: (id) => request("POST", `/api/deletions/${encodeURIComponent(id)}/undo`, {}),
+  /** @param {string | null} id @param {string} format */
   exportPath: (id, format) => `${id ? conversationPath(id) : "/api"}/export?${query({ format })}`,
+  /** @param {Blob} file @returns {Promise<Types.ImportCounts>} */
   importFile: (file) =>
     send("/api/import", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }),
+  /** @param {string} id */
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

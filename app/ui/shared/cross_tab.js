@@ -1,16 +1,30 @@
 // Messages between the tabs of this browser. Without BroadcastChannel each tab works alone.
 
-const channel = "BroadcastChannel" in window ? new BroadcastChannel("deskmate") : null;
-const listeners = new Map();
+/** @typedef {Record<string, any>} Content  what goes with a message's type */
 
-if (channel) {
-  channel.onmessage = ({ data }) => {
-    for (const listener of listeners.get(data.type) ?? []) listener(data);
-  };
+export class CrossTab {
+  /** @type {Map<string, ((content: Content) => unknown)[]>} */
+  #listeners = new Map();
+
+  /** @param {BroadcastChannel | null} channel */
+  constructor(channel) {
+    this.channel = channel;
+    this.isAvailable = channel !== null;
+    if (!channel) return;
+    channel.onmessage = ({ data }) => {
+      for (const listener of this.#listeners.get(data.type) ?? []) listener(data);
+    };
+  }
+
+  /** Sends a message to the other tabs. @param {string} type @param {Content} content */
+  broadcast(type, content = {}) {
+    this.channel?.postMessage({ type, ...content });
+  }
+
+  /** @param {string} type @param {(content: Content) => unknown} listener */
+  on(type, listener) {
+    this.#listeners.set(type, [...(this.#listeners.get(type) ?? []), listener]);
+  }
 }
 
-export const crossTab = {
-  isAvailable: channel !== null,
-  broadcast: (type, content = {}) => channel?.postMessage({ type, ...content }),
-  on: (type, listener) => listeners.set(type, [...(listeners.get(type) ?? []), listener]),
-};
+export const crossTab = new CrossTab("BroadcastChannel" in globalThis ? new BroadcastChannel("deskmate") : null);

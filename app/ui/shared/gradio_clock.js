@@ -4,5 +4,5 @@
 {
   const clock = /\(performance\.now\(\)-[\w$]+\([\w$]+\)\)\/1e3\),[\w$]+&&[\w$]+\(\)/;
   const request = window.requestAnimationFrame;
-  window.requestAnimationFrame = (callback) => (clock.test(callback) ? 0 : request.call(window, callback));
+  window.requestAnimationFrame = (callback) => (clock.test(String(callback)) ? 0 : request.call(window, callback));
 }

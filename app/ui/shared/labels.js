@@ -1,5 +1,6 @@
 // Replaces the field names in the API's error messages with the labels shown on the page.
 
+/** @type {Record<string, string>} by field */
 const LABELS = {
   system_prompt: "System prompt text",
   system_prompt_name: "System prompt",
@@ -23,12 +24,15 @@ const LABELS = {
   model: "Another model",
 };
 
-// Adds the labels of the sampling parameters, which the page loads with its options.
+/** Adds the labels of the sampling parameters, which the page loads with its options. @param {{name: string, label: string}[]} parameters */
 export function addLabels(parameters) {
   for (const { name, label } of parameters) LABELS[name] = label;
 }
 
-// Pydantic's validation messages, and their rewording as the end of a sentence that starts with the label.
+/**
+ * Pydantic's validation messages, and their rewording as the end of a sentence that starts with the label.
+ * @type {[RegExp, (...match: string[]) => string][]}
+ */
 const REASONS = [
   [/^String should have at least 1 character$/, () => "must not be empty"],
   [/^(?:String|List|Tuple|Dictionary) should have at (least|most) (\d+) (\w+)/, (_, way, count, things) => `must have at ${way} ${count} ${things}`],
@@ -42,13 +46,18 @@ const REASONS = [
 
 const BOUND = /^(\w+) (must be .*?)(?: \(got .*\))?\.?$/s;
 
-// The label of a field path: "template.variables[1].name" gives "Name of variable 2". Undefined for unknown fields.
+/**
+ * The label of a field path: "template.variables[1].name" gives "Name of variable 2". Undefined for unknown fields.
+ * @param {string} path
+ */
 function labelOf(path) {
-  const label = LABELS[/\w+(?=(?:\[\d+\])?$)/.exec(path)?.[0]];
+  const [field = ""] = /\w+(?=(?:\[\d+\])?$)/.exec(path) ?? [];
+  const label = Object.hasOwn(LABELS, field) ? LABELS[field] : undefined;
   const variable = /\bvariables\[(\d+)\]\./.exec(path);
   return label && variable ? `${label} of variable ${Number(variable[1]) + 1}` : label;
 }
 
+/** @param {string} label @param {string} reason */
 function withReason(label, reason) {
   for (const [pattern, end] of REASONS) {
     const match = pattern.exec(reason);
@@ -61,7 +70,7 @@ function withReason(label, reason) {
 const INVALID = /^The field '([^']+)' is not valid: (.*)\.$/s;
 const MISSING = /^The field '([^']+)' is missing\.$/;
 
-// The message with labels in place of field names; unchanged if it names no known field.
+/** The message with labels in place of field names; unchanged if it names no known field. @param {string} message */
 export function withLabels(message) {
   const invalid = INVALID.exec(message);
   const missing = MISSING.exec(message);
@@ -69,5 +78,5 @@ export function withLabels(message) {
   const label = labelOf((invalid ?? missing ?? bound)?.[1] ?? "");
   if (!label) return message;
   if (invalid) return withReason(label, invalid[2]);
-  return missing ? `${label} is missing.` : `${label} ${bound[2]}.`;
+  return missing ? `${label} is missing.` : `${label} ${bound?.[2]}.`;
 }

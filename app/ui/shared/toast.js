@@ -5,7 +5,8 @@ import { make } from "./dom.js";
 const SHOWN_MS = 20_000;
 
 export class Toast {
-  #timer = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #timer;
 
   // `parent`: the element at whose top notifications are shown.
   constructor(parent) {
@@ -13,8 +14,13 @@ export class Toast {
     parent.prepend(this.element);
   }
 
-  // `name` and `action`: the optional button. An empty text hides the toast.
-  show(text, name = null, action = null) {
+  /**
+   * An empty text hides the toast.
+   * @param {string} text
+   * @param {string | null} name  of the optional button
+   * @param {() => unknown} action
+   */
+  show(text, name = null, action = () => undefined) {
     this.hide();
     if (text === "") return;
     const press = () => {

@@ -7,15 +7,34 @@
 import { api, randomId } from "../../shared/api.js";
 import { crossTab } from "../../shared/cross_tab.js";
 
+/** @import { TurnEnd, TurnNotice, TurnProgress, TurnText } from "../../shared/api_types.js" */
+
+/**
+ * What a follower of a reply is told.
+ * @typedef {object} Listener
+ * @property {(text: string) => unknown} text  new text
+ * @property {(progress: TurnProgress) => unknown} progress
+ * @property {(message: string) => unknown} notice
+ * @property {(end: TurnEnd) => unknown} end
+ * @property {() => unknown} gone  the conversation was deleted
+ * @property {(connected: boolean) => unknown} connection
+ */
+
+/**
+ * The data of an event, by the event's name.
+ * @typedef {{text: TurnText, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
+ * @typedef {{[Name in keyof EventData]: [name: Name, data: EventData[Name]]}[keyof EventData]} TurnEvent
+ */
+
 const LOCK = "deskmate-turn-events";
+/** @type {(keyof EventData)[]} */
 const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
 const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
 const SILENT_MS = 3000; // without an event for this long, the stream may be dead (the computer slept): reopen it
-const CAN_SHARE = navigator.locks !== undefined && crossTab.isAvailable;
 
-// Length in code points. Offsets count these, as Python does, not UTF-16 units.
+/** Length in code points. Offsets count these, as Python does, not UTF-16 units. @param {string} text */
 export function codePoints(text) {
   let count = text.length;
   for (let i = 0; i < text.length; i++) {
@@ -30,18 +49,27 @@ export function codePoints(text) {
 
 // Reads the browser's shared event stream while this tab holds the lock.
 class Reader {
+  /**
+   * @param {(turnId: string, event: TurnEvent) => void} deliver
+   * @param {(connected: boolean) => void} report
+   * @param {(streamId: string | null) => void} announce  null: no stream is open
+   */
   constructor(deliver, report, announce) {
-    this.deliver = deliver; // (turnId, name, data)
-    this.report = report; // (connected)
-    this.announce = announce; // (streamId, or null while no stream is open)
+    this.deliver = deliver;
+    this.report = report;
+    this.announce = announce;
+    /** @type {string | null} */
     this.streamId = null;
-    this.positions = new Map(); // turn id -> offset reached
+    /** @type {Map<string, number>} turn id -> offset reached */
+    this.positions = new Map();
+    /** @type {EventSource | null} */
     this.source = null;
     this.retryMs = FIRST_RETRY_MS;
-    this.timer = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
   }
 
-  // `inStreamId`: the stream that already carries the turn's events.
+  /** @param {string} turnId @param {number} offset @param {string | null} inStreamId  the stream that carries the turn */
   follow(turnId, offset, inStreamId = null) {
     const reached = this.positions.get(turnId);
     if (reached !== undefined && reached <= offset) return;
@@ -62,12 +90,14 @@ class Reader {
     this.#setStreamId(null);
   }
 
+  /** @param {string | null} streamId */
   #setStreamId(streamId) {
     if (streamId === this.streamId) return;
     this.streamId = streamId;
     this.announce(streamId);
   }
 
+  /** @param {number} milliseconds */
   #scheduleOpen(milliseconds) {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#open(), milliseconds);
@@ -99,30 +129,45 @@ class Reader {
     }
   }
 
+  /** @param {keyof EventData} name @param {any} data  as the server sent it */
   #receive(name, data) {
     const turnId = data.turn_id;
     if (name === "text") this.positions.set(turnId, data.offset);
     if (name === "end" || name === "gone") this.positions.delete(turnId);
-    this.deliver(turnId, name, data);
+    this.deliver(turnId, [name, data]);
   }
 }
 
-class TurnEvents {
-  #followed = new Map(); // turn id -> {offset, listener}
+export class TurnEvents {
+  /** @type {Map<string, {offset: number, listener: Listener}>} by turn id */
+  #followed = new Map();
+  /** @type {Reader | null} */
   #reader = null;
-  #releaseLock = null; // releases the lock, or leaves its queue
-  #releaseTimer = null; // timer that calls #releaseLock after LINGER_MS
-  #streamId = null; // id of the browser's stream, or null while none is open
+  /** @type {(() => void) | null} releases the lock, or leaves its queue */
+  #releaseLock = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} timer that calls #releaseLock after LINGER_MS */
+  #releaseTimer;
+  /** @type {string | null} id of the browser's stream, or null while none is open */
+  #streamId = null;
   #pendingSends = 0; // messages being sent
-  #earlyEvents = new Map(); // turn id -> events that arrived before this tab knew the turn id: [name, data]
+  /** @type {Map<string, TurnEvent[]>} by turn id: events that arrived before this tab knew the id */
+  #earlyEvents = new Map();
 
-  constructor() {
+  /**
+   * @param {import("../../shared/cross_tab.js").CrossTab} crossTab
+   * @param {LockManager | undefined} locks
+   */
+  constructor(crossTab, locks) {
+    this.crossTab = crossTab;
+    this.locks = crossTab.isAvailable ? locks : undefined; // without one of them, each tab has its own stream
     crossTab.on("follow", ({ turns, inStreamId }) => {
       for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset, inStreamId);
     });
-    crossTab.on("stream-named", ({ streamId }) => (this.#streamId = streamId));
+    crossTab.on("stream-named", ({ streamId }) => {
+      this.#streamId = streamId;
+    });
     crossTab.on("who-follows", () => this.#broadcastFollowed());
-    crossTab.on("turn-event", ({ turnId, name, data }) => this.#dispatch(turnId, name, data));
+    crossTab.on("turn-event", ({ turnId, name, data }) => this.#dispatch(turnId, /** @type {TurnEvent} */ ([name, data])));
     crossTab.on("stream-state", ({ connected }) => this.#reportConnection(connected));
   }
 
@@ -137,27 +182,34 @@ class TurnEvents {
     return { streamId: this.#streamId, done };
   }
 
-  // Calls listener.text(newText), .progress({processed, total}), .notice(message), .end(event), .gone()
-  // and .connection(connected) until the turn ends or the returned function is called.
-  // `inStreamId`: the stream that already carries the turn's events, or null to subscribe to them.
+  /**
+   * Calls the listener until the turn ends or the returned function is called.
+   * @param {string} turnId
+   * @param {number} offset  in code points
+   * @param {Listener} listener
+   * @param {string | null} inStreamId  the stream that already carries the turn's events; null: subscribe to them
+   */
   follow(turnId, offset, listener, inStreamId = null) {
     this.#followed.set(turnId, { offset, listener });
     clearTimeout(this.#releaseTimer);
     if (!this.#releaseLock) this.#acquireLock();
-    for (const [name, data] of this.#earlyEvents.get(turnId) ?? []) this.#dispatch(turnId, name, data);
-    if (this.#followed.has(turnId)) this.#subscribe(turnId, inStreamId);
+    for (const event of this.#earlyEvents.get(turnId) ?? []) this.#dispatch(turnId, event);
+    const followed = this.#followed.get(turnId);
+    if (followed) this.#subscribe(turnId, followed.offset, inStreamId);
     return () => {
       if (this.#followed.get(turnId)?.listener === listener) this.#unfollow(turnId);
     };
   }
 
   #acquireLock() {
-    if (!CAN_SHARE) {
+    const { locks } = this;
+    if (!locks) {
       this.#startReader();
       this.#releaseLock = () => this.#stopReader();
       return;
     }
     const giveUp = new AbortController();
+    /** @type {Promise<void>} */
     const released = new Promise((resolve) => {
       this.#releaseLock = () => {
         giveUp.abort();
@@ -165,7 +217,7 @@ class TurnEvents {
         resolve();
       };
     });
-    navigator.locks
+    locks
       .request(LOCK, { signal: giveUp.signal }, () => {
         if (giveUp.signal.aborted) return undefined;
         this.#startReader();
@@ -177,10 +229,11 @@ class TurnEvents {
   }
 
   #startReader() {
+    const { crossTab } = this;
     this.#reader = new Reader(
-      (turnId, name, data) => {
+      (turnId, [name, data]) => {
         crossTab.broadcast("turn-event", { turnId, name, data });
-        this.#dispatch(turnId, name, data);
+        this.#dispatch(turnId, /** @type {TurnEvent} */ ([name, data]));
       },
       (connected) => {
         crossTab.broadcast("stream-state", { connected });
@@ -200,30 +253,32 @@ class TurnEvents {
     this.#reader = null;
   }
 
-  #subscribe(turnId, inStreamId = null) {
-    const { offset } = this.#followed.get(turnId);
+  /** @param {string} turnId @param {number} offset @param {string | null} inStreamId */
+  #subscribe(turnId, offset, inStreamId = null) {
     if (this.#reader) this.#reader.follow(turnId, offset, inStreamId);
-    else crossTab.broadcast("follow", { turns: [[turnId, offset]], inStreamId });
+    else this.crossTab.broadcast("follow", { turns: [[turnId, offset]], inStreamId });
   }
 
   #broadcastFollowed() {
     if (this.#followed.size === 0) return;
-    crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
+    this.crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
   }
 
-  #dispatch(turnId, name, data) {
+  /** @param {string} turnId @param {TurnEvent} event */
+  #dispatch(turnId, event) {
     const followed = this.#followed.get(turnId);
     if (!followed) {
-      if (this.#pendingSends > 0) this.#earlyEvents.set(turnId, [...(this.#earlyEvents.get(turnId) ?? []), [name, data]]);
+      if (this.#pendingSends > 0) this.#earlyEvents.set(turnId, [...(this.#earlyEvents.get(turnId) ?? []), event]);
       return;
     }
     const { listener } = followed;
+    const [name, data] = event;
     if (name === "text") {
       // Another tab may have subscribed from an earlier offset: take only the text that is new here.
       const start = data.offset - codePoints(data.text);
       if (data.offset <= followed.offset) return;
       if (start > followed.offset) {
-        this.#subscribe(turnId);
+        this.#subscribe(turnId, followed.offset);
         return;
       }
       const fresh = start === followed.offset ? data.text : [...data.text].slice(followed.offset - start).join("");
@@ -233,7 +288,7 @@ class TurnEvents {
     else if (name === "notice") listener.notice(data.message);
     else {
       if (name === "end" && data.offset > followed.offset) {
-        this.#subscribe(turnId); // some text was missed; subscribe again, which also repeats the end event
+        this.#subscribe(turnId, followed.offset); // some text was missed; subscribe again, which also repeats the end event
         return;
       }
       this.#unfollow(turnId);
@@ -242,10 +297,12 @@ class TurnEvents {
     }
   }
 
+  /** @param {boolean} connected */
   #reportConnection(connected) {
     for (const { listener } of [...this.#followed.values()]) listener.connection(connected);
   }
 
+  /** @param {string} turnId */
   #unfollow(turnId) {
     this.#followed.delete(turnId);
     if (this.#followed.size > 0 || !this.#releaseLock) return;
@@ -254,11 +311,11 @@ class TurnEvents {
       () => {
         const leave = this.#releaseLock;
         this.#releaseLock = null;
-        leave();
+        leave?.();
       },
-      CAN_SHARE ? LINGER_MS : 0, // without sharing, each tab has its own stream and must not keep it open
+      this.locks ? LINGER_MS : 0, // without sharing, each tab has its own stream and must not keep it open
     );
   }
 }
 
-export const turnEvents = new TurnEvents();
+export const turnEvents = new TurnEvents(crossTab, navigator.locks);

@@ -1,0 +1,44 @@
+// Types of GET /ui/options, which app/ui/options.py makes.
+
+import type { ChatSettings, UserRole, Variable } from "./api_types.js";
+
+/** A sampling parameter, or another setting of a chat, with a control of its own. */
+export interface ParameterOptions {
+  name: string;
+  label: string;
+  kind: string;
+  unit: string;
+  unset: unknown; // the value of a setting that is left to the model
+  is_slider: boolean;
+  is_advanced: boolean;
+  is_recommendable: boolean;
+}
+
+/** A preset, with a value for every parameter that presets set; null is the model's own default. */
+export interface PresetOptions {
+  name: string;
+  title: string;
+  description: string;
+  [parameter: string]: string | number | null;
+}
+
+/** A system prompt. */
+export interface PromptOptions {
+  name: string;
+  title: string;
+  description: string;
+  text: string; // with the defaults of its variables
+  variables: Variable[];
+  recommended: Partial<ChatSettings>;
+}
+
+export interface PageOptions {
+  accounts: boolean;
+  user: { name: string | null; role: UserRole };
+  retention_days: number | null;
+  model: { name: string; max_model_len: number; can_continue: boolean; remote: boolean };
+  parameters: ParameterOptions[];
+  defaults: Record<string, number>;
+  presets: PresetOptions[];
+  prompts: PromptOptions[];
+}
