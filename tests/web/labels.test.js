@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { addLabels, withLabels } from "../../app/ui/shared/labels.js";
+
+const invalid = (field, reason) => withLabels(`The field '${field}' is not valid: ${reason}.`);
+
+test("the parameters' labels come with the page's options", () => {
+  assert.equal(withLabels("top_p must be at most 1 (got 3)."), "top_p must be at most 1 (got 3).");
+  addLabels([{ name: "top_p", label: "Top p" }]);
+  assert.equal(withLabels("top_p must be at most 1 (got 3)."), "Top p must be at most 1.");
+  assert.equal(withLabels("top_p must be at most 1"), "Top p must be at most 1.");
+});
+
+test("a missing field", () => {
+  assert.equal(withLabels("The field 'display_name' is missing."), "Display name is missing.");
+});
+
+test("the reasons are ends of a sentence", () => {
+  const reasons = {
+    "String should have at least 1 character": "must not be empty",
+    "String should have at least 8 characters": "must have at least 8 characters",
+    "List should have at most 20 items after validation, not 21": "must have at most 20 items",
+    "String should match pattern '^[a-z][a-z0-9_]*$'": "must start with a lowercase letter and contain only lowercase letters, digits and _",
+    "Input should be greater than or equal to 0": "must be at least 0",
+    "Input should be less than or equal to 2.5": "must be at most 2.5",
+    "Input should be a valid integer, got a number with a fractional part": "must be a whole number that is not too large",
+    "Input should be a valid number, unable to parse string as a number": "must be a number",
+    "Input should be 'up' or 'down'": "must be 'up' or 'down'",
+  };
+  for (const [reason, said] of Object.entries(reasons)) assert.equal(invalid("title", reason), `Title ${said}.`);
+  assert.equal(invalid("title", "Something new"), "Title: Something new.");
+});
+
+test("the label is that of the path's last field, and a variable has its number", () => {
+  assert.equal(invalid("settings.system_prompt", "Input should be a valid string"), "System prompt text must be a valid string.");
+  assert.equal(invalid("template.variables[1].name", "String should have at least 1 character"), "Name of variable 2 must not be empty.");
+  assert.equal(invalid("tags[3]", "String should have at most 40 characters"), "Tags must have at most 40 characters.");
+});
+
+test("a message without a known field stays as it is, also one that names a property of every object", () => {
+  for (const message of ["Out of memory.", "", "The field 'constructor' is missing.", "The field 'toString' is not valid: x.", "__proto__ must be set"]) {
+    assert.equal(withLabels(message), message);
+  }
+});
