@@ -105,8 +105,9 @@ test("an old follower that leaves does not take a newer one with it", async () =
 
 test("text that was shown already is left out, also in the middle of an event and next to emoji", async () => {
   const reader = await follow(openTab(), "t", 2); // has "a😀"
+  text("a", 1);
   text("a😀", 2);
-  assert.equal(reader.text, "");
+  assert.deepEqual(reader.heard, [["connection", true]]);
   text("a😀b😀c", 5);
   assert.equal(reader.text, "b😀c");
 });
@@ -171,7 +172,7 @@ test("a refused stream asks for the account, which leads to the sign-in page if 
 
 test("two tabs read one stream, each at its own offset", async () => {
   const [first, second] = [await follow(openTab(), "t", 0), await follow(openTab(), "t", 3)];
-  assert.equal(openStreams().length, 1);
+  assert.equal(FakeEventSource.opened.length, 1, "the second tab needed no new stream");
   text("abcde", 5);
   assert.equal(first.text, "abcde");
   assert.equal(second.text, "de");
@@ -211,6 +212,19 @@ test("when the reading tab is done, another goes on where it is itself", async (
   FakeEventSource.last.accept();
   text("d", 4, "u");
   assert.equal(second.text, "abcd");
+});
+
+test("a tab that takes over reads for all tabs that are left", async () => {
+  await follow(openTab(), "t");
+  const others = [await follow(openTab(), "u"), await follow(openTab(), "v")];
+  end(0, "t");
+  await pass(LINGER_MS);
+  await pass(10);
+  assert.deepEqual(FakeEventSource.last.turns.toSorted(), ["u:0", "v:0"]);
+  FakeEventSource.last.accept();
+  text("a", 1, "u");
+  text("b", 1, "v");
+  assert.deepEqual(others.map((reader) => reader.text), ["a", "b"]);
 });
 
 test("a tab that leaves the queue for the lock does not start a stream later", async () => {

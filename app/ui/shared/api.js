@@ -103,6 +103,7 @@ export const api = {
   ready: () => request("GET", "/ready"),
   /** @returns {Promise<Types.EngineView>} */
   engine: () => request("GET", "/api/engine"),
+  /** @param {Record<string, unknown>} parameters @returns {Promise<Types.ConversationSummaryPage>} */
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   /** @param {string} id @param {Record<string, unknown>} parameters @returns {Promise<Types.ConversationView>} */
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),

@@ -4,23 +4,29 @@ import { request, signOut } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
 import { onSubmit, errorMessage } from "./forms.js";
 
+/** @import { CreatedKey, KeyView, SessionView, Storage } from "../../shared/api_types.js" */
+
 const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+/** @param {string} iso */
 const moment = (iso) => moments.format(new Date(iso));
 
 const problem = byId("dp-problem");
+/** @param {string} text */
 const say = (text) => {
   byId("dp-said").textContent = text;
 };
 
-// A readable browser and system name from a User-Agent header.
+/** A readable browser and system name from a User-Agent header. @param {string} agent */
 export function browserOf(agent) {
   const names = [["Edg/", "Edge"], ["OPR/", "Opera"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
   const systems = [["Android", "Android"], ["iPhone", "iPhone"], ["iPad", "iPad"], ["Windows", "Windows"], ["Mac OS", "macOS"], ["Linux", "Linux"]];
+  /** @param {string[][]} list */
   const find = (list) => list.find(([mark]) => agent.includes(mark))?.[1];
   const [browser, system] = [find(names), find(systems)];
   return browser && system ? `${browser} on ${system}` : (browser ?? (agent.slice(0, 60) || "Unknown client"));
 }
 
+/** @param {() => unknown} work */
 async function act(work) {
   problem.textContent = "";
   say("");
@@ -32,12 +38,19 @@ async function act(work) {
   }
 }
 
+/** @param {string} name @param {string} label @param {() => unknown} onclick */
 const button = (name, label, onclick) => make("button", { type: "button", class: "dm-button", "aria-label": label, onclick }, name);
+/** @param {string} title @param {string} about @param {HTMLElement[]} buttons */
 const line = (title, about, ...buttons) =>
   make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dm-hint" }, about)), ...buttons);
 
-// Returns a function that loads `path` and renders it. Drops responses to older requests, which may arrive after newer
-// ones.
+/**
+ * Returns a function that loads `path` and renders it. Drops responses to older requests, which may arrive after newer
+ * ones.
+ * @template Item
+ * @param {string} path
+ * @param {(items: Item[]) => void} draw
+ */
 function list(path, draw) {
   let lastLoad = 0;
   return async () => {
@@ -47,7 +60,7 @@ function list(path, draw) {
   };
 }
 
-const showSessions = list("/api/account/sessions", (sessions) => {
+const showSessions = list("/api/account/sessions", (/** @type {SessionView[]} */ sessions) => {
   byId("dp-sessions").replaceChildren(
     ...sessions.map(({ id, user_agent: agent, address, last_seen_at: seen, current }) => {
       const name = browserOf(agent);
@@ -64,7 +77,7 @@ const showSessions = list("/api/account/sessions", (sessions) => {
   );
 });
 
-const showKeys = list("/api/account/keys", (keys) => {
+const showKeys = list("/api/account/keys", (/** @type {KeyView[]} */ keys) => {
   byId("dp-keys").replaceChildren(
     ...keys.map(({ id, name, beginning, scopes, expires_at: ends, last_used_at: used }) => {
       const about = [
@@ -84,9 +97,10 @@ const showKeys = list("/api/account/keys", (keys) => {
   );
 });
 
-// A readable size. A small size above zero is never shown as 0.
+/** A readable size. A small size above zero is never shown as 0. @param {number} bytes */
 export function sizeOf(bytes) {
   const mebibytes = bytes / 2 ** 20;
+  /** @param {number} value @param {number} digits */
   const number = (value, digits) => value.toLocaleString(undefined, { maximumFractionDigits: digits });
   if (mebibytes >= 1024) return `${number(mebibytes / 1024, 1)} GiB`;
   if (bytes > 0 && mebibytes < 0.1) return "less than 0.1 MiB";
@@ -94,8 +108,10 @@ export function sizeOf(bytes) {
 }
 
 async function showStorage() {
+  /** @type {Storage} */
   const storage = await request("GET", "/api/account/storage");
   const { used_bytes: used, max_bytes: maxBytes, conversations, max_conversations: maxConversations } = storage;
+  /** @param {string} what @param {string | null} limit */
   const of = (what, limit) => (limit === null ? what : `${what} of ${limit}`);
   const room = of(sizeOf(used), maxBytes === null ? null : sizeOf(maxBytes));
   const number = of(conversations.toLocaleString(), maxConversations === null ? null : maxConversations.toLocaleString());
@@ -125,6 +141,7 @@ function listen() {
   });
   onSubmit(byId("dp-new-key"), problem, async () => {
     const days = byId("dp-key-days").value;
+    /** @type {CreatedKey} */
     const made = await request("POST", "/api/account/keys", {
       name: byId("dp-key-name").value,
       scopes: byId("dp-key-opens").value.split(" "),
@@ -163,4 +180,4 @@ await act(async () => {
   listen();
   byId("dp-sections").hidden = false;
 });
-document.querySelector("main").removeAttribute("aria-busy");
+document.querySelector("main")?.removeAttribute("aria-busy");

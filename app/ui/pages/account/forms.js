@@ -2,13 +2,21 @@
 
 import { ApiError } from "../../shared/api.js";
 
-export const errorMessage = (error) =>
-  error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
+/** @param {unknown} error */
+export const errorMessage = (error) => {
+  if (error instanceof ApiError) return error.message;
+  return `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
+};
 
-// Runs `work` on submit, once at a time, and shows an error in `problem`. Enables the submit button, which may be
-// disabled in the HTML until then.
+/**
+ * Runs `work` on submit, once at a time, and shows an error in `problem`. Enables the submit button, which may be
+ * disabled in the HTML until then.
+ * @param {HTMLFormElement} form
+ * @param {HTMLElement} problem
+ * @param {() => Promise<unknown>} work
+ */
 export function onSubmit(form, problem, work) {
-  const button = form.querySelector("button[type=submit]");
+  const button = /** @type {HTMLButtonElement} */ (form.querySelector("button[type=submit]"));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (button.disabled) return;

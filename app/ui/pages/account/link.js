@@ -4,6 +4,8 @@ import { request } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
 import { onSubmit, errorMessage } from "./forms.js";
 
+/** @import { Link } from "../../shared/api_types.js" */
+
 const ROLES = {
   admin: "As an admin, you can chat, run the desk and manage its users.",
   agent: "As an agent, you can chat.",
@@ -14,6 +16,7 @@ const token = location.pathname.startsWith("/invitation/")
   ? decodeURIComponent(location.pathname.slice("/invitation/".length))
   : location.hash.slice(1);
 
+/** @param {Link} link */
 function describe({ purpose, role, name, local_conversations: count }) {
   const title = { setup: "Create the first admin", invitation: "Create your account", reset: "Choose a new password" }[purpose];
   byId("dp-title").textContent = title;
@@ -63,4 +66,4 @@ onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
 });
 
 await loadLink();
-document.querySelector("main").removeAttribute("aria-busy");
+document.querySelector("main")?.removeAttribute("aria-busy");

@@ -4,7 +4,11 @@ import { request } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
 import { onSubmit } from "./forms.js";
 
-// The redirect target, limited to this origin: the `next` parameter is untrusted (open redirect).
+/**
+ * The redirect target, limited to this origin: the `next` parameter is untrusted (open redirect).
+ * @param {string | null} wanted
+ * @param {string} origin
+ */
 export function placeToGo(wanted, origin) {
   if (!wanted?.startsWith("/")) return "/";
   let place;

@@ -2,8 +2,13 @@
 
 import { signOut } from "../../shared/api.js";
 
-// `options`: the page's options. `onError(error)` is called when signing out fails.
+/**
+ * @param {import("../../components/header/header.js").Header} header
+ * @param {import("../../shared/page_options.js").PageOptions} options
+ * @param {(error: unknown) => void} onError  called when signing out fails
+ */
 export function setUpAccountMenu(header, { accounts, user }, onError) {
+  /** @param {string} place */
   const goTo = (place) => () => location.assign(place);
   const entries = [{ name: "Desk", iconName: "desk", action: goTo("/desk") }];
   if (!accounts) {

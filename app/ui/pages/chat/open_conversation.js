@@ -1,19 +1,50 @@
 // The open conversation: messages, the reply in flight, sending and stopping.
 
-import { api, randomId } from "../../shared/api.js";
+import { ApiError, api, randomId } from "../../shared/api.js";
 import { announce } from "../../shared/dom.js";
 import { crossTab } from "../../shared/cross_tab.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
+/** @import { ChatSettings, ConversationView, TurnRef } from "../../shared/api_types.js" */
+/** @import { Message } from "../../components/chat/types.js" */
+/** @import { ReplyView } from "../../components/chat/reply_view.js" */
+
+/**
+ * What it asks of the page.
+ * @typedef {object} Host
+ * @property {{lastMessage: string | null}} composer
+ * @property {(start: (settings: ChatSettings | null) => Promise<TurnRef>) => Promise<boolean>} askAgain
+ * @property {(id: string) => unknown} branch
+ * @property {(id: string) => unknown} deleteMessage
+ * @property {() => unknown} warnReplyInProgress
+ * @property {(conversation: ConversationView | null, how?: {again: boolean, requestedAt: number}) => void} onConversationShown
+ * @property {() => void} onConversationMissing
+ * @property {(active: boolean) => void} setReplying
+ * @property {(connected: boolean) => void} setConnected
+ * @property {(error: unknown) => void} reportError
+ */
+
 const PAGE_SIZE = 100;
 
 export class OpenConversation {
+  /** @type {(() => void) | null} */
   #unfollow = null; // stops following the reply in flight
-  #unconfirmed = null; // the request whose response was lost, so it may have arrived: {key, id}
+  /** @type {{key: string, id: string} | null} */
+  #unconfirmed = null; // the request whose response was lost, so it may have arrived
   #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
 
-  // Calls `page`: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error),
-  // onConversationMissing().
+  /** @type {string | null} */
+  conversationId = null;
+  /** @type {string | null} */
+  activeTurnId = null;
+  /** @type {string | null} id of the conversation that is loading while the previous one is still shown */
+  opening = null;
+  /** @type {string | null} the first message shown */
+  firstId = null;
+  /** @type {string | null} the last message shown */
+  tipId = null;
+
+  /** @param {Host} page @param {import("../../components/chat/chat.js").Chat} chat */
   constructor(page, chat) {
     this.page = page;
     this.chat = chat;
@@ -40,9 +71,9 @@ export class OpenConversation {
     this.activeTurnId = null;
     this.sending = false;
     this.isNew = false; // created in this tab, and its first reply is in flight
-    this.opening = null; // id of the conversation that is loading while the previous one is still shown
+    this.opening = null;
     this.firstId = null;
-    this.tipId = null; // the last message shown
+    this.tipId = null;
     this.page.composer.lastMessage = null;
     this.messages.clear();
     this.chat.setProps({ has_earlier: false });
@@ -60,7 +91,11 @@ export class OpenConversation {
     this.page.onConversationShown(null);
   }
 
-  // Loads a conversation and follows its reply in flight, if any. `at`: the message to scroll to.
+  /**
+   * Loads a conversation and follows its reply in flight, if any.
+   * @param {string} id
+   * @param {{at?: string | null}} options  the message to scroll to
+   */
   async open(id, { at = null } = {}) {
     const visit = ++this.#visit;
     this.opening = id === this.conversationId ? null : id;
@@ -70,9 +105,10 @@ export class OpenConversation {
       conversation = await this.#load(id, at);
     } catch (error) {
       if (visit !== this.#visit) return;
-      const stays = this.opening !== null && error.status !== 404;
+      const isMissing = error instanceof ApiError && error.status === 404;
+      const stays = this.opening !== null && !isMissing;
       this.opening = null;
-      if (error.status === 404) this.page.onConversationMissing();
+      if (isMissing) this.page.onConversationMissing();
       else this.page.reportError(error);
       if (stays) await this.reopen(); // show what was missed while the other one was loading
       return;
@@ -93,14 +129,16 @@ export class OpenConversation {
     else this.messages.returnTo(place);
   }
 
+  /** @param {string} id @param {string | null} at */
   async #load(id, at) {
     try {
       return await api.getConversation(id, { limit: PAGE_SIZE, at });
     } catch (error) {
       if (at === null) throw error;
       // The message is on another branch, so switch to that; or it was deleted, so open the conversation without it.
-      if (error.code === "invalid_input") await api.showMessage(at);
-      return await api.getConversation(id, { limit: PAGE_SIZE, at: error.code === "invalid_input" ? at : null });
+      const isElsewhere = error instanceof ApiError && error.code === "invalid_input";
+      if (isElsewhere) await api.showMessage(at);
+      return await api.getConversation(id, { limit: PAGE_SIZE, at: isElsewhere ? at : null });
     }
   }
 
@@ -109,8 +147,13 @@ export class OpenConversation {
     if (this.conversationId && this.opening === null) await this.open(this.conversationId);
   }
 
-  // Sends text. Resolves to {turn, left}, where `left` says whether the user has left this chat meanwhile; null while
-  // another message is being sent or answered.
+  /**
+   * Sends text. Resolves to {turn, left}, where `left` says whether the user has left this chat meanwhile; null while
+   * another message is being sent or answered.
+   * @param {string} text
+   * @param {ChatSettings | null} settings
+   * @param {boolean} temporary
+   */
   async send(text, settings, temporary) {
     if (this.sending || this.activeTurnId) return null;
     const expected = turnEvents.expect();
@@ -121,6 +164,7 @@ export class OpenConversation {
     }
   }
 
+  /** @param {string} text @param {ChatSettings | null} settings @param {boolean} temporary @param {string | null} streamId */
   async #send(text, settings, temporary, streamId) {
     this.sending = true;
     const visit = this.#visit;
@@ -143,15 +187,19 @@ export class OpenConversation {
       return { turn, left: false };
     }
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
-    const reply = { ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" };
-    this.#add(reply, turn.in_stream ? streamId : null);
+    this.#add({ ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" }, turn.in_stream ? streamId : null);
     this.messages.toLatest();
     announce("Message sent.");
     return { turn, left: false };
   }
 
-  // A retry of the same message after a lost response reuses its request id, because the first attempt may have
-  // arrived.
+  /**
+   * A retry of the same message after a lost response reuses its request id, because the first attempt may have
+   * arrived.
+   * @template Turn
+   * @param {object} message
+   * @param {(requestId: string) => Promise<Turn>} call
+   */
   async #sendOnce(message, call) {
     const key = JSON.stringify(message);
     if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
@@ -160,21 +208,29 @@ export class OpenConversation {
       this.#unconfirmed = null;
       return turn;
     } catch (error) {
-      if (error.status !== 0) this.#unconfirmed = null;
+      if (!(error instanceof ApiError) || error.status !== 0) this.#unconfirmed = null;
       throw error;
     }
   }
 
+  /** @param {string} text @param {ChatSettings | null} settings @param {boolean} temporary @param {string | null} stream_id */
   #start(text, settings, temporary, stream_id) {
     const message = { conversation_id: this.conversationId, text, temporary };
     const tip_id = this.tipId; // the message replied to, even if another tab has added to the branch since
     return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
-  // Edits a message, or regenerates or continues a reply (`how` names the API call), and shows it. Resolves to the
-  // turn.
-  async #askAgain(how, id, { text, settings }) {
-    const turn = await this.#sendOnce({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
+  /**
+   * Edits a message, or regenerates or continues a reply, and shows it. Resolves to the turn.
+   * @param {"edit" | "regenerate" | "resume"} how  names the API call
+   * @param {string} id
+   * @param {{text?: string, settings: ChatSettings | null}} options  the new text of an edit
+   */
+  async #askAgain(how, id, { text = "", settings }) {
+    const turn = await this.#sendOnce({ how, id, text }, (request_id) => {
+      if (how === "edit") return api.edit(id, { text, settings, request_id });
+      return api[how](id, { settings, request_id });
+    });
     crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (turn.conversation_id === this.conversationId) {
       await this.reopen();
@@ -183,8 +239,12 @@ export class OpenConversation {
     return turn;
   }
 
+  /** @param {string} id @param {string} step */
   async #showVersion(id, step) {
-    if (this.activeTurnId) return this.page.warnReplyInProgress();
+    if (this.activeTurnId) {
+      this.page.warnReplyInProgress();
+      return;
+    }
     try {
       await api.showMessage(id);
     } catch (error) {
@@ -201,7 +261,10 @@ export class OpenConversation {
     if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
   }
 
-  // `inStreamId`: the event stream that already carries the reply.
+  /**
+   * @param {Message & {turn_id?: string | null}} message
+   * @param {string | null} inStreamId  the event stream that already carries the reply
+   */
   #add(message, inStreamId = null) {
     this.tipId = message.id;
     if (message.role === "user") this.page.composer.lastMessage = message.content;
@@ -209,12 +272,14 @@ export class OpenConversation {
     if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, inStreamId);
   }
 
+  /** @param {string} turnId @param {ReplyView} reply @param {string | null} inStreamId */
   #follow(turnId, reply, inStreamId) {
     this.activeTurnId = turnId;
     this.page.setReplying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
     let doubtful = false; // the connection was lost; after a crash another tab may have continued from an earlier offset
+    /** @type {import("./turn_events.js").Listener} */
     const listener = {
       text: (text) => reply.append(text, followDown),
       progress: (progress) => reply.progress(progress),
@@ -246,6 +311,7 @@ export class OpenConversation {
     if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
   }
 
+  /** @param {string} turnId */
   #finished(turnId) {
     if (this.activeTurnId !== turnId) return;
     this.activeTurnId = null;
@@ -257,10 +323,11 @@ export class OpenConversation {
 
   async #loadEarlier() {
     const visit = this.#visit;
-    const before = this.firstId;
+    const { conversationId, firstId: before } = this;
+    if (conversationId === null) return;
     this.chat.earlier.disabled = true;
     try {
-      const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before });
+      const page = await api.getConversation(conversationId, { limit: PAGE_SIZE, before });
       if (visit !== this.#visit || before !== this.firstId) return; // the list has changed meanwhile
       this.messages.addAbove(page.messages);
       this.firstId = page.messages[0]?.id ?? this.firstId;

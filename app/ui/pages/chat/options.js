@@ -9,7 +9,7 @@ export async function loadOptions() {
     try {
       return await api.options();
     } catch (error) {
-      byId("dm-alert").textContent = error.message;
+      byId("dm-alert").textContent = error instanceof Error ? error.message : String(error);
       document.documentElement.classList.add("dm-visible");
       await new Promise((resolve) => setTimeout(resolve, wait));
     }

@@ -5,8 +5,9 @@ import { byId } from "../../shared/dom.js";
 const NARROW = matchMedia("(max-width: 900px)");
 
 class Panel {
+  /** @param {string} id @param {HTMLElement} toggle  its button @param {string} label @param {string} role */
   constructor(id, toggle, label, role) {
-    this.element = byId(id);
+    this.element = /** @type {HTMLElement} */ (byId(id));
     this.toggle = toggle;
     this.toggle.setAttribute("aria-controls", id);
     this.element.setAttribute("role", role);
@@ -17,6 +18,7 @@ class Panel {
     return !this.element.inert;
   }
 
+  /** @param {boolean} open */
   set(open, { moveFocus = true } = {}) {
     const hadFocus = this.element.contains(document.activeElement);
     this.element.inert = !open; // removes a hidden panel from the tab order
@@ -27,7 +29,7 @@ class Panel {
 }
 
 export class Panels {
-  // `header`: has the buttons that open and close the panels.
+  /** @param {import("../../components/header/header.js").Header} header  has the buttons of the panels */
   constructor(header) {
     const { conversations, settings } = header.toggles;
     this.conversations = new Panel("dm-conversations", conversations, "Conversations", "navigation");
@@ -36,8 +38,8 @@ export class Panels {
     this.settings.set(false);
     byId("dm-close-settings").addEventListener("click", () => this.settings.set(false));
     NARROW.addEventListener("change", () => this.conversations.set(!NARROW.matches, { moveFocus: false }));
-    byId("dm-chat").addEventListener("pointerdown", (event) => {
-      if (NARROW.matches && !event.target.closest(".dm-header")) this.closeOverlays();
+    byId("dm-chat").addEventListener("pointerdown", (/** @type {PointerEvent} */ { target }) => {
+      if (NARROW.matches && target instanceof Element && !target.closest(".dm-header")) this.closeOverlays();
     });
     // On a narrow screen Esc closes the open panel, wherever the focus is, and doesn't stop a reply. A menu or dialog
     // in the panel closes first.
@@ -49,7 +51,10 @@ export class Panels {
     });
   }
 
-  // Opens a panel ("conversations" or "settings") or closes it. On a narrow screen only one is open at a time.
+  /**
+   * Opens a panel or closes it. On a narrow screen only one is open at a time.
+   * @param {"conversations" | "settings"} name
+   */
   toggle(name) {
     const panel = this[name];
     const open = !panel.open;

@@ -1,22 +1,32 @@
 // The server and model state shown in the header. While the server is unreachable or not ready, it is polled: an idle
 // page has no other way to notice that it is back.
 
-import { api } from "../../shared/api.js";
+import { ApiError, api } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
 
 const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 10_000;
 
+/** @param {unknown} error */
+const isUnreachable = (error) => error instanceof ApiError && error.status === 0;
+
 export class Readiness {
   #state = "";
   #lastCheck = 0; // sequence number; responses to older requests are dropped
+  /** @type {ReturnType<typeof setTimeout> | null} */
   #timer = null;
   #pauseMs = FIRST_PAUSE_MS;
+  /** @type {string | null} */
   #shownError = null; // the error on the page about a server that is unreachable or not ready
   #wasDown = false; // a check has failed since, so the error is about the server and is cleared once the server is back
 
-  // `modelName()` and `isReplying()` return the state to show; `onReconnect()` is called when the server is reachable
-  // again.
+  /**
+   * @param {{showStatus(text: string, state: string): void}} header
+   * @param {object} page
+   * @param {() => string} page.modelName
+   * @param {() => boolean} page.isReplying
+   * @param {() => void} page.onReconnect  called when the server is reachable again
+   */
   constructor(header, { modelName, isReplying, onReconnect }) {
     this.header = header;
     this.modelName = modelName;
@@ -40,7 +50,7 @@ export class Readiness {
     } catch (error) {
       if (mine !== this.#lastCheck) return;
       this.#wasDown = true;
-      this.show(error.status === 0 ? "not reachable" : "not ready");
+      this.show(isUnreachable(error) ? "not reachable" : "not ready");
     }
   }
 
@@ -48,15 +58,20 @@ export class Readiness {
     this.show(this.isReplying() ? "replying" : "ready");
   }
 
-  // Called when a request failed and its error is shown. Starts polling if the server is unreachable or its model is
-  // unavailable.
+  /**
+   * Called when a request failed and its error is shown. Starts polling if the server is unreachable or its model is
+   * unavailable.
+   * @param {unknown} error
+   */
   recordFailure(error) {
+    if (!(error instanceof ApiError)) return;
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
     this.#shownError = error.message;
     this.#wasDown ||= error.status === 0;
     this.show(error.status === 0 ? "not reachable" : "not ready");
   }
 
+  /** @param {string} state  begins with "not" if it is a problem */
   show(state) {
     if (state.startsWith("not ")) this.#scheduleCheck();
     else this.#cancelCheck();
@@ -68,6 +83,7 @@ export class Readiness {
     this.#write(this.#state);
   }
 
+  /** @param {string} state */
   #write(state) {
     this.#state = state;
     this.header.showStatus(`${this.modelName()} · ${state}`, state);
@@ -90,7 +106,7 @@ export class Readiness {
   }
 
   #cancelCheck() {
-    clearTimeout(this.#timer);
+    if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
     this.#pauseMs = FIRST_PAUSE_MS;
   }
