@@ -37,25 +37,3 @@ def test_the_model_wakes_up_elsewhere(chat: ChatPage, server: Server) -> None:
         assert request.post(f"{server.url}/api/engine/wake", data={}).ok
     expect(status).to_have_text("endless · ready")
     expect(chat.alert).to_be_empty()
-
-
-def test_a_complaint_about_something_else_stays(chat: ChatPage) -> None:
-    chat.page.context.set_offline(True)
-    try:
-        chat.page.evaluate("window.deskmate.readiness.check()")
-        expect(chat.page.locator(".dm-status")).to_have_text("endless · not reachable")
-    finally:
-        chat.page.context.set_offline(False)
-    chat.box.press("Enter")
-    expect(chat.alert).to_contain_text("The message is empty.")
-    expect(chat.page.locator(".dm-status")).to_have_text("endless · ready")
-    expect(chat.alert).to_contain_text("The message is empty.")
-
-    # One request alone was refused; that the server is ready takes nothing back.
-    refused = {"error": {"code": "engine_unavailable", "message": "This one was not taken."}}
-    chat.page.route("**/api/turns", lambda route: route.fulfill(status=503, json=refused), times=1)
-    chat.box.fill("hello")
-    with chat.page.expect_response("**/ready"):
-        chat.box.press("Enter")
-    expect(chat.page.locator(".dm-status")).to_have_text("endless · ready")
-    expect(chat.alert).to_have_text("This one was not taken.")

@@ -176,29 +176,6 @@ def test_the_stream_is_closed_when_nothing_was_sent_for_a_while(new_browser: New
     assert streams.opened == 2
 
 
-def test_a_stream_that_says_nothing_is_asked_again(new_browser: NewBrowser, server: Server) -> None:
-    """As after a sleep of the machine: the connection is dead, and nobody has noticed."""
-    context = new_browser(server)
-    streams = Streams(context)
-    chat = ChatPage(context.new_page(), server.url).open()
-    chat.send("first")
-    chat.wait_for_text(10)
-    chat.stop()
-
-    # The answer says that the reply is told in the stream, which hears nothing of it.
-    def claim(route: Route) -> None:
-        sent = json.loads(route.request.post_data or "")
-        assert sent.pop("stream_id")
-        response = route.fetch(post_data=json.dumps(sent))
-        route.fulfill(response=response, json={**response.json(), "in_stream": True})
-
-    chat.page.route("**/api/turns", claim)
-    chat.send("second")
-    chat.wait_for_text(10)
-    assert streams.opened == 2
-    chat.stop()
-
-
 def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:
     first = new_tab()
     first.send("seen in both tabs")

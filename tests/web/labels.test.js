@@ -12,6 +12,27 @@ test("the parameters' labels come with the page's options", () => {
   assert.equal(withLabels("top_p must be at most 1"), "Top p must be at most 1.");
 });
 
+test("the API's sentences, as the page says them", () => {
+  addLabels([
+    { name: "max_tokens", label: "Maximum length" },
+    { name: "stop", label: "Stop strings" },
+    { name: "seed", label: "Seed" },
+    { name: "top_p", label: "Top-p" },
+  ]);
+  const sentences = {
+    "max_tokens must be at least 1 (got 0).": "Maximum length must be at least 1.",
+    "stop must be at most 16 strings (got '17 strings').": "Stop strings must be at most 16 strings.",
+    "seed must be between 0 and 9223372036854775807 (got -5).": "Seed must be between 0 and 9223372036854775807.",
+    "The field 'template.description' is not valid: String should have at least 1 character.": "Description must not be empty.",
+    "The field 'settings.max_tokens' is not valid: Input should be less than or equal to 2147483647.": "Maximum length must be at most 2147483647.",
+    "The field 'template.recommended.top_p' is not valid: top_p must be between 0 and 1 (got 3).": "Top-p must be between 0 and 1.",
+    "The field 'text' is missing.": "The message is missing.",
+    "The field 'unheard.of' is not valid: Input should be a dog.": "The field 'unheard.of' is not valid: Input should be a dog.",
+    "The model is asleep. Wake it up in the settings.": "The model is asleep. Wake it up in the settings.",
+  };
+  for (const [message, said] of Object.entries(sentences)) assert.equal(withLabels(message), said);
+});
+
 test("a missing field", () => {
   assert.equal(withLabels("The field 'display_name' is missing."), "Display name is missing.");
 });

@@ -99,6 +99,17 @@ test("the error about the server goes when the server is back, other texts stay"
   }
 });
 
+test("a text that came while nobody knew of the outage stays too", async () => {
+  server = undefined;
+  const page = openPage();
+  await page.readiness.check();
+  alert.textContent = "The message is empty.";
+  server = {};
+  await pass(1000);
+  assert.equal(page.states.at(-1), "ready");
+  assert.equal(alert.textContent, "The message is empty.");
+});
+
 test("the refusal of a server that is ready at the next look stays on the page", async () => {
   const page = openPage();
   page.readiness.recordFailure(LOADING);
