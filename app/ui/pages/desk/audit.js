@@ -5,18 +5,25 @@ import { make } from "../../shared/dom.js";
 import { button, DayRange, field, latest, moment, zone } from "./controls.js";
 import { problem, register } from "./desk.js";
 
+/** @import { Actions, AuditEntry, AuditEntryPage } from "../../shared/api_types.js" */
+
 const PAGE = 50;
+/** @param {string} name */
 const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+/** @param {Record<string, unknown>} values */
 const details = (values) =>
   Object.entries(values)
     .map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`)
     .join(", ");
 
+/** @param {HTMLElement} place */
 async function show(place) {
   const body = make("tbody");
   const more = button("Show more", () => load(true), { hidden: true });
   const runLatest = latest();
+  /** @type {string | null} */
   let cursor = null;
+  /** @type {Actions} */
   const { actions } = await request("GET", "/api/desk/audit/actions");
   const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
   const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
@@ -28,6 +35,7 @@ async function show(place) {
   person.addEventListener("change", () => load());
   range.element.append(field("Action", action), field("User", person), download);
 
+  /** @param {AuditEntry} entry */
   const row = ({ at, actor, action: done, target, details: values }) =>
     make(
       "tr",
@@ -45,7 +53,7 @@ async function show(place) {
     place.setAttribute("aria-busy", "true");
     more.disabled = true; // its cursor belongs to the previous filters
     return runLatest(
-      () => request("GET", `/api/desk/audit?${query({ ...filters, limit: PAGE, cursor: further ? cursor : null })}`),
+      () => /** @type {Promise<AuditEntryPage>} */ (request("GET", `/api/desk/audit?${query({ ...filters, limit: PAGE, cursor: further ? cursor : null })}`)),
       ({ items, next_cursor: next }) => {
         const rows = items.map(row);
         trouble.replaceChildren();

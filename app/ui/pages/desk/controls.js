@@ -4,25 +4,37 @@ import { make, storage } from "../../shared/dom.js";
 
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 
+/** @param {number} number */
 const two = (number) => String(number).padStart(2, "0");
+/** @param {Date} date */
 export const isoDay = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
+/** @param {number} number */
 export const count = (number) => whole.format(number);
+/** @param {number} number */
 export const compact = (number) => (number < 10_000 ? whole.format(number) : short.format(number));
+/** @param {string} iso */
 export const moment = (iso) => moments.format(new Date(iso));
+/** @param {number} number @param {string} word */
 export const plural = (number, word, words = `${word}s`) => `${count(number)} ${number === 1 ? word : words}`;
 
+/** @param {number | null} milliseconds */
 export function seconds(milliseconds) {
   if (milliseconds === null) return "–";
   return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
-// A labelled field. Gives `input` an id if it has none.
 let fields = 0;
+/**
+ * A labelled field. Gives `input` an id if it has none.
+ * @param {string} name
+ * @param {HTMLElement} input
+ * @param {string | null} hint
+ */
 export function field(name, input, hint = null) {
   input.id ||= `dk-field-${++fields}`;
   input.classList.add("dm-input");
@@ -34,12 +46,14 @@ export function field(name, input, hint = null) {
   return make("div", { class: "dm-field" }, ...parts);
 }
 
+/** @param {string} name @param {() => unknown} onclick @param {{kind?: string} & Record<string, unknown>} options  attributes */
 export function button(name, onclick, { kind = "", ...attributes } = {}) {
   return make("button", { type: "button", class: `dm-button ${kind}`.trim(), onclick, ...attributes }, name);
 }
 
-// A date range with presets, kept in sessionStorage. `changed({first, last})` is called on every change.
+// A date range with presets, kept in sessionStorage.
 export class DayRange {
+  /** @param {(days: {first: string, last: string}) => unknown} changed  called on every change */
   constructor(changed) {
     const today = new Date();
     this.first = make("input", { type: "date", max: isoDay(today) });
@@ -54,6 +68,7 @@ export class DayRange {
     };
     this.first.addEventListener("change", tell);
     this.last.addEventListener("change", tell);
+    /** @param {number} days */
     const preset = (days) =>
       button(`${days} days`, () => {
         this.#lately(days);
@@ -72,6 +87,7 @@ export class DayRange {
     return { first: this.first.value, last: this.last.value };
   }
 
+  /** @param {number} days */
   #lately(days) {
     const today = new Date();
     this.last.value = isoDay(today);
@@ -82,6 +98,12 @@ export class DayRange {
 // Returns a function that runs async calls and drops the result of every call but the latest.
 export function latest() {
   let last = 0;
+  /**
+   * @template Answer
+   * @param {() => Promise<Answer>} call
+   * @param {(answer: Answer) => void} use
+   * @param {(error: unknown) => void} failed
+   */
   return async (call, use, failed) => {
     const number = ++last;
     try {

@@ -3,31 +3,46 @@
 import { ApiError, request } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
 
+/** @import { Viewer } from "../../shared/api_types.js" */
+
+/**
+ * A section. `roles`: the roles that may see it; without, every role. `show` renders into the element `place` and may
+ * return a function to call on leaving.
+ * @typedef {object} Section
+ * @property {string} id
+ * @property {string} title
+ * @property {string[]} [roles]
+ * @property {(place: HTMLElement, viewer: Viewer) => Promise<void | (() => void)>} show
+ */
+
+/** @type {Section[]} */
 const sections = [];
 
-// A section: {id, title, roles, show(place, viewer)}. `roles`: the roles that may see it; without, every role. `show`
-// renders into the element `place` and may return a function to call on leaving; `viewer` is {user_id, name, role}.
+/** @param {Section} section */
 export function register(section) {
   sections.push(section);
 }
 
+/** @param {Viewer} viewer */
 export const isAdmin = (viewer) => viewer.role === "admin";
 
-// Announces a text to screen readers once, without moving the focus.
+/** Announces a text to screen readers once, without moving the focus. @param {string} text */
 export function announce(text) {
   byId("dk-announcer").textContent = text;
 }
 
-// An element that shows an error where it happened.
+/** An element that shows an error where it happened. @param {unknown} error */
 export function problem(error) {
-  const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
+  const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
   return make("p", { class: "dm-alert", role: "alert" }, text);
 }
 
 class Desk {
+  /** @type {(() => void) | null} */
   #leave = null;
   #visit = 0;
 
+  /** @param {Viewer} viewer */
   constructor(viewer) {
     this.viewer = viewer;
     this.main = byId("dk-main");
@@ -42,6 +57,7 @@ class Desk {
     this.#show(false);
   }
 
+  /** @param {boolean} moveFocus */
   async #show(moveFocus) {
     const id = location.hash.slice(1).split("/")[0];
     const section = this.sections.find((each) => each.id === id) ?? this.sections[0];

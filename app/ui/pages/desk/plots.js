@@ -4,7 +4,12 @@ import { make } from "../../shared/dom.js";
 import uPlot from "../../shared/vendor/uplot.esm.js";
 import { compact, seconds } from "./controls.js";
 
+/** @import { Usage } from "../../shared/api_types.js" */
+
+/** @typedef {[label: string, field: keyof Usage, colour: string][]} Lines */
+
 // A plot: title, value formatter, whether it has a column per day instead of lines, and series: [name, field, colour].
+/** @type {[title: string, write: (value: number) => string, columns: boolean, lines: Lines][]} */
 const PLOTS = [
   ["Messages", compact, true, [["Messages", "messages", "--dm-chart-1"], ["Conversations", "conversations", "--dm-chart-2"]]],
   ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dm-chart-2"], ["Completion", "completion_tokens", "--dm-chart-1"]]],
@@ -18,10 +23,13 @@ const WHOLE = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power)
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+/** @param {string} name */
 const midnight = (name) => new Date(`${name}T00:00:00`).getTime() / 1000;
 
 export class Plots {
+  /** @type {Usage[]} */
   #days = [];
+  /** @type {{plot: uPlot, frame: HTMLElement}[]} */
   #plots = [];
 
   constructor() {
@@ -32,6 +40,7 @@ export class Plots {
     this.resizing.observe(this.element);
   }
 
+  /** @param {Usage[]} days */
   show(days) {
     this.#days = days;
     this.#draw();
@@ -61,14 +70,18 @@ export class Plots {
       const label = `${title} by day. The table below has the numbers.`;
       const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
       this.element.append(make("figure", { class: "dm-card dk-plot" }, make("figcaption", {}, title), frame));
-      const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => day[field]))];
+      const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => /** @type {number | null} */ (day[field])))];
       const plot = new uPlot(options(frame, frame.clientWidth || 300, write, columns, lines), data, frame);
       this.#plots.push({ plot, frame });
     }
   }
 }
 
-// The colour of a design token in words that a canvas knows: the token itself has a value for each mode.
+/**
+ * The colour of a design token in words that a canvas knows: the token itself has a value for each mode.
+ * @param {string} token
+ * @param {HTMLElement} place
+ */
 function colourOf(token, place) {
   const sample = make("span");
   sample.style.color = `var(${token})`;
@@ -78,7 +91,16 @@ function colourOf(token, place) {
   return color;
 }
 
+/**
+ * @param {HTMLElement} frame
+ * @param {number} width
+ * @param {(value: number) => string} write
+ * @param {boolean} columns
+ * @param {Lines} lines
+ * @returns {import("../../shared/vendor/uplot.esm.js").Options}
+ */
 function options(frame, width, write, columns, lines) {
+  /** @param {string} token */
   const colour = (token) => colourOf(token, frame);
   const axis = { stroke: colour("--dm-muted"), font: FONT, grid: { stroke: colour("--dm-line"), width: 1 }, ticks: { show: false } };
   return {
@@ -94,7 +116,7 @@ function options(frame, width, write, columns, lines) {
       { ...axis, size: 58, incrs: columns ? WHOLE : undefined, values: (_plot, ticks) => ticks.map(write) },
     ],
     series: [
-      { label: "Day", value: (_plot, at) => (at === null ? "–" : new Date(at * 1000).toLocaleDateString()) },
+      { label: "Day", value: (_plot, at) => (at === null || at === undefined ? "–" : new Date(at * 1000).toLocaleDateString()) },
       ...lines.map(([label, , name]) => ({
         label,
         stroke: colour(name),
@@ -103,7 +125,7 @@ function options(frame, width, write, columns, lines) {
         paths: columns ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
         spanGaps: true,
         points: { show: columns ? false : undefined, size: 6, fill: colour(name) },
-        value: (_plot, value) => (value === null || value === undefined ? "–" : write(value)),
+        value: (/** @type {uPlot} */ _plot, /** @type {number | null | undefined} */ value) => (value === null || value === undefined ? "–" : write(value)),
       })),
     ],
   };

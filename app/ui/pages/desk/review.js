@@ -6,6 +6,8 @@ import { make } from "../../shared/dom.js";
 import { button, DayRange, field, latest, moment, zone } from "./controls.js";
 import { announce, isAdmin, problem, register } from "./desk.js";
 
+/** @import { Exchange, ExchangeMessage, GivenOpinion, ReviewItem, ReviewItemPage, Viewer } from "../../shared/api_types.js" */
+
 const FLAGS = {
   low_rated: "Disliked",
   failed: "Failed",
@@ -16,8 +18,10 @@ const FLAGS = {
 const STATES = [["open", "To review"], ["reviewed", "Reviewed"], ["all", "All"]];
 const PAGE = 25;
 
+/** @param {string} id */
 const path = (id) => `/api/desk/review/${encodeURIComponent(id)}`;
 
+/** @param {GivenOpinion} given */
 function opinion({ by, rating, reasons, comment, at }) {
   const why = reasons.map((reason) => reasonName(rating, reason)).join(", ");
   const line = make("p", { class: `dk-opinion dk-${rating}` });
@@ -26,6 +30,7 @@ function opinion({ by, rating, reasons, comment, at }) {
   return line;
 }
 
+/** @param {string} who @param {string} text @param {{mark?: boolean, note?: string}} options */
 function messageBlock(who, text, { mark = false, note = "" } = {}) {
   return make(
     "div",
@@ -35,9 +40,12 @@ function messageBlock(who, text, { mark = false, note = "" } = {}) {
   );
 }
 
+/** @type {Record<string, string>} */
 const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "stopped" };
 
+/** @param {Exchange} shown */
 function exchange({ item, before, reply, others, after, has_earlier }) {
+  /** @param {ExchangeMessage} message @param {{mark?: boolean, note?: string}} extra */
   const one = (message, extra = {}) =>
     messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
   const parts = [];
@@ -48,11 +56,13 @@ function exchange({ item, before, reply, others, after, has_earlier }) {
   return make("div", { class: "dk-exchange" }, ...parts);
 }
 
+/** @param {ReviewItem} item @param {Viewer} viewer @param {() => unknown} changed */
 function card(item, viewer, changed) {
   const flags = item.flags.map((flag) => make("span", { class: `dk-flag dk-flag-${flag}` }, FLAGS[flag]));
   const around = make("div", { hidden: true });
   const open = button("Show the conversation", () => toggle(), { "aria-expanded": "false" });
-  const reviewed = item.reviewed_at !== null;
+  const { reviewed_at: reviewedAt } = item;
+  const reviewed = reviewedAt !== null;
   const actions = make("div", { class: "dm-buttons" }, open);
   if (isAdmin(viewer)) {
     const mark = button(reviewed ? "Mark as not reviewed" : "Mark as reviewed", async () => {
@@ -98,18 +108,20 @@ function card(item, viewer, changed) {
     make("p", { class: "dk-reply" }, item.reply || "(no text)"),
     item.error ? make("p", { class: "dm-alert" }, item.error) : null,
     ...item.opinions.map(opinion),
-    reviewed ? make("p", { class: "dm-hint" }, `Reviewed${by}, ${moment(item.reviewed_at)}.`) : null,
+    reviewed ? make("p", { class: "dm-hint" }, `Reviewed${by}, ${moment(reviewedAt)}.`) : null,
     actions,
     around,
   );
   return element;
 }
 
+/** @param {HTMLElement} place @param {Viewer} viewer */
 function show(place, viewer) {
   const list = make("div", { class: "dk-cards" });
   const more = button("Show more", () => load(true), { hidden: true });
   const chosen = new Set();
   const runLatest = latest();
+  /** @type {string | null} */
   let cursor = null;
   const state = make("select", {}, ...STATES.map(([value, name]) => make("option", { value }, name)));
   const range = new DayRange(() => load());
@@ -130,7 +142,7 @@ function show(place, viewer) {
     place.setAttribute("aria-busy", "true");
     more.disabled = true;
     return runLatest(
-      () => request("GET", `/api/desk/review?${parameters}`),
+      () => /** @type {Promise<ReviewItemPage>} */ (request("GET", `/api/desk/review?${parameters}`)),
       ({ items, next_cursor: next }) => {
         const cards = items.map((item) => card(item, viewer, () => load()));
         if (further) list.append(...cards);

@@ -6,9 +6,14 @@ import { compact, count, DayRange, latest, seconds, zone } from "./controls.js";
 import { problem, register } from "./desk.js";
 import { Plots } from "./plots.js";
 
+/** @import { Usage, UsageReport } from "../../shared/api_types.js" */
+
+/** @param {number | null} number */
 const rate = (number) => (number === null ? "–" : number.toFixed(1));
+/** @param {number} part @param {number} all */
 const share = (part, all) => (all === 0 ? "–" : `${Math.round((100 * part) / all)} %`);
 
+/** @type {[name: string, cell: (day: Usage) => string][]} */
 const COLUMNS = [
   ["Day", (day) => day.name],
   ["Conversations", (day) => count(day.conversations)],
@@ -25,8 +30,10 @@ const COLUMNS = [
   ["Disliked", (day) => count(day.thumbs_down)],
 ];
 
+/** @param {Usage} total */
 function tiles(total) {
   const rated = total.thumbs_up + total.thumbs_down;
+  /** @param {string} name @param {string} value @param {string} note */
   const tile = (name, value, note) =>
     make("div", { class: "dm-card dk-tile" }, make("dt", {}, name), make("dd", {}, make("strong", {}, value), make("span", {}, note)));
   return make(
@@ -42,7 +49,9 @@ function tiles(total) {
   );
 }
 
+/** @param {Usage[]} days */
 function table(days) {
+  /** @param {Usage} day */
   const row = (day) =>
     make("tr", {}, ...COLUMNS.map(([, cell], index) => make(index ? "td" : "th", index ? {} : { scope: "row" }, cell(day))));
   return make(
@@ -57,17 +66,19 @@ function table(days) {
   );
 }
 
+/** @param {HTMLElement} place */
 function show(place) {
   const shown = make("div", { class: "dk-usage-shown" });
   const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
   const plots = new Plots();
   const runLatest = latest();
+  /** @param {{first: string, last: string}} days */
   const load = (days) => {
     const parameters = query({ ...days, zone });
     download.href = `/api/desk/usage/csv?${parameters}`;
     place.setAttribute("aria-busy", "true");
     return runLatest(
-      () => request("GET", `/api/desk/usage?${parameters}`),
+      () => /** @type {Promise<UsageReport>} */ (request("GET", `/api/desk/usage?${parameters}`)),
       ({ total, days: each }) => {
         shown.replaceChildren(tiles(total), plots.element, make("h2", {}, "Day by day"), table(each));
         plots.show(each);

@@ -5,10 +5,15 @@ import { make } from "../../shared/dom.js";
 import { button, field, latest, moment, plural } from "./controls.js";
 import { announce, problem, register } from "./desk.js";
 
+/** @import { AccountView, DeletionPreview, LinkView, PeopleView, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
+
+/** @type {Record<string, string>} */
 const ROLES = { admin: "Admin", agent: "Agent", viewer: "Viewer" };
+/** @param {UserRole} chosen */
 const options = (chosen) =>
   Object.entries(ROLES).map(([role, name]) => make("option", { value: role, selected: role === chosen }, name));
 
+/** @param {HTMLElement} place @param {Viewer} viewer */
 async function show(place, viewer) {
   const trouble = make("div");
   const made = make("div", { class: "dm-notice dk-made", role: "status" });
@@ -19,6 +24,7 @@ async function show(place, viewer) {
   const runLatest = latest();
   let lastDetailsRequest = 0; // sequence number: details about an account are shown only for the latest request
 
+  /** @param {() => Promise<unknown>} work */
   async function act(work) {
     trouble.replaceChildren();
     try {
@@ -29,7 +35,11 @@ async function show(place, viewer) {
     }
   }
 
-  // Reloads the list after every change, also a refused one, so that it matches the server.
+  /**
+   * Reloads the list after every change, also a refused one, so that it matches the server.
+   * @param {() => Promise<unknown>} work
+   * @param {string} announcement
+   */
   const change = (work, announcement) =>
     act(async () => {
       try {
@@ -40,6 +50,7 @@ async function show(place, viewer) {
       }
     });
 
+  /** @param {string} link @param {string} sentence */
   function handOn(link, sentence) {
     lastDetailsRequest++;
     const shown = make("input", { class: "dm-input", readonly: true, "aria-label": "The link" });
@@ -55,8 +66,10 @@ async function show(place, viewer) {
     shown.select();
   }
 
+  /** @param {AccountView} person */
   const path = ({ id }) => `/api/people/${encodeURIComponent(id)}`;
 
+  /** @param {AccountView} person */
   function row(person) {
     const { name, display_name: shown, role, disabled_at: disabled, last_seen_at: seen } = person;
     const roles = make("select", { class: "dm-input", "aria-label": `Role of ${name}` }, ...options(role));
@@ -99,8 +112,10 @@ async function show(place, viewer) {
     );
   }
 
+  /** @param {AccountView} person */
   async function showSessions(person) {
     const number = ++lastDetailsRequest;
+    /** @type {SessionView[]} */
     const sessions = await request("GET", `${path(person)}/sessions`);
     if (number !== lastDetailsRequest) return;
     const lines = sessions.map(({ user_agent: agent, address, last_seen_at: seen }) =>
@@ -119,10 +134,14 @@ async function show(place, viewer) {
     );
   }
 
-  // Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
+  /**
+   * Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
+   * @param {AccountView} person
+   */
   async function previewDeletion({ id, name }) {
     const address = `/api/desk/people/${encodeURIComponent(id)}`;
     const number = ++lastDetailsRequest;
+    /** @type {DeletionPreview} */
     const data = await request("GET", `${address}/data`);
     if (number !== lastDetailsRequest) return; // the delete button of one account must not replace that of another
     const numbers = [
@@ -147,6 +166,7 @@ async function show(place, viewer) {
     go.focus();
   }
 
+  /** @param {LinkView} invitation */
   function invitation({ id, role, note, expires_at: ends }) {
     const back = button(
       "Revoke",
@@ -159,13 +179,14 @@ async function show(place, viewer) {
   // Loads the list. Drops responses to older requests, which may arrive after newer ones.
   const load = () =>
     runLatest(
-      () => request("GET", "/api/people"),
+      () => /** @type {Promise<PeopleView>} */ (request("GET", "/api/people")),
       (seen) => draw(seen),
       (error) => {
         throw error;
       },
     );
 
+  /** @param {PeopleView} listed */
   function draw({ people, invitations, local_conversations: count }) {
     rows.replaceChildren(...people.map(row));
     open.replaceChildren(...invitations.map(invitation));

@@ -3,7 +3,10 @@
 export interface Options {
   width: number;
   height: number;
-  [option: string]: unknown;
+  cursor: Record<string, unknown>;
+  scales: Record<string, { range(plot: uPlot, min: number, max: number): [number, number] }>;
+  axes: { values: unknown[][] | ((plot: uPlot, ticks: number[]) => string[]); [option: string]: unknown }[];
+  series: { value(plot: uPlot, value: number | null | undefined): string; [option: string]: unknown }[];
 }
 
 export default class uPlot {
