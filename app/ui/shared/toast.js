@@ -8,7 +8,7 @@ export class Toast {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
 
-  // `parent`: the element at whose top notifications are shown.
+  /** @param {HTMLElement} parent  notifications are shown at its top */
   constructor(parent) {
     this.element = make("div", { id: "dm-toast", class: "dm-toast", role: "status" });
     parent.prepend(this.element);
