@@ -5,7 +5,7 @@ import { api } from "../../shared/api.js";
 import { setUpAccountMenu } from "./account_menu.js";
 import { ConversationList } from "./conversation_list.js";
 import { OpenConversation } from "./open_conversation.js";
-import { beforeServerListeners, whenMounted } from "../../shared/component.js";
+import { beforeServerListeners, register, whenMounted } from "../../shared/component.js";
 import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
 import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
