@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Request, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewTab
@@ -145,7 +145,12 @@ def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> N
     chat.set_number("Maximum length", "5")
     _hold_queue(chat)
     sent: list[dict[str, object]] = []
-    chat.page.on("request", lambda one: sent.extend([one.post_data_json] if one.url.endswith("/api/turns") else []))
+
+    def record(request: Request) -> None:
+        if request.url.endswith("/api/turns"):
+            sent.append(request.post_data_json)
+
+    chat.page.on("request", record)
     chat.page.get_by_role("radio", name="Precise").check()
     chat.page.wait_for_function("window.held.length === 1")
     chat.page.get_by_role("radio", name="Creative").check()
