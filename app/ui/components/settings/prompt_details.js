@@ -2,9 +2,17 @@
 
 import { byId, make } from "../../shared/dom.js";
 
-// A setting in words: "top-p 0.9", "maximum length 300 tokens".
+/** @import { Variable } from "../../shared/api_types.js" */
+/** @import { ParameterOptions, PromptOptions } from "../../shared/page_options.js" */
+/** @import { Values } from "./settings_rules.js" */
+
+/**
+ * A setting in words: "top-p 0.9", "maximum length 300 tokens".
+ * @param {[string, unknown]} setting
+ * @param {ParameterOptions[]} parameters
+ */
 function shown([name, value], parameters) {
-  const { label, unit, is_slider: isSlider } = parameters.find((each) => each.name === name);
+  const { label, unit, is_slider: isSlider } = /** @type {ParameterOptions} */ (parameters.find((each) => each.name === name));
   const words = [label.toLowerCase(), Array.isArray(value) ? value.join(", ") : value];
   return (unit && !isSlider ? [...words, unit] : words).join(" ");
 }
@@ -12,20 +20,27 @@ function shown([name, value], parameters) {
 export class PromptDetails {
   #renderedKey = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
 
-  // `filled(values)` is called when variables change, `recommended(settings)` when the user chooses the recommended
-  // sampling.
+  /**
+   * @param {object} listeners
+   * @param {(values: Record<string, string>) => void} listeners.filled  variables changed
+   * @param {(settings: Partial<Values>) => void} listeners.recommended  the user chose the recommended sampling
+   */
   constructor({ filled, recommended }) {
     this.filled = filled;
     this.recommended = recommended;
   }
 
-  // `prompt`: one of the page's options, or undefined. `used`: whether its recommended sampling is already in use.
-  // `parameters`: the sampling parameters of the page's options.
+  /**
+   * @param {PromptOptions | undefined} prompt
+   * @param {Record<string, string>} values  of its variables
+   * @param {boolean} used  whether its recommended sampling is already in use
+   * @param {ParameterOptions[]} parameters
+   */
   show(prompt, values, used, parameters) {
     const place = byId("dm-prompt-about");
     if (!place) return;
     const key = JSON.stringify([prompt ?? null, used]);
-    const focused = place.contains(document.activeElement) && document.activeElement.tagName === "INPUT";
+    const focused = place.contains(document.activeElement) && document.activeElement?.tagName === "INPUT";
     if (key === this.#renderedKey && focused) return;
     this.#renderedKey = key;
     if (!prompt) {
@@ -43,11 +58,14 @@ export class PromptDetails {
     place.replaceChildren(...parts);
   }
 
+  /** @param {Variable} variable @param {Record<string, string>} values */
   #field({ name, description, default: value }, values) {
     const input = make("input", { type: "text", class: "dm-input", id: `dm-prompt-variable-${name}`, "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
     input.value = values[name] ?? "";
     input.addEventListener("input", () => {
-      const given = [...byId("dm-prompt-about").querySelectorAll("[data-variable]")].filter((each) => each.value !== "");
+      /** @type {NodeListOf<HTMLInputElement>} */
+      const fields = byId("dm-prompt-about").querySelectorAll("[data-variable]");
+      const given = [...fields].filter((each) => each.value !== "");
       this.filled(Object.fromEntries(given.map((each) => [each.dataset.variable, each.value])));
     });
     return make("div", { class: "dm-field" }, make("label", { class: "dm-label", for: input.id }, description), input);

@@ -1,0 +1,153 @@
+// What the settings of a chat mean: defaults, presets, system prompts, and what the controls show of them.
+// A control at the model's default is saved as null, "the model decides".
+
+/** @import { ChatSettings } from "../../shared/api_types.js" */
+/** @import { ParameterOptions, PresetOptions, PromptOptions } from "../../shared/page_options.js" */
+
+/** Settings with every field. @typedef {Required<ChatSettings> & Record<string, any>} Values */
+
+export const OWN_TEXT = "own";
+export const NO_PROMPT = "none";
+const MODEL_DEFAULT = "default";
+
+const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
+
+export class SettingsRules {
+  /** @param {ParameterOptions[]} parameters */
+  constructor(parameters) {
+    this.parameters = parameters;
+    this.sliders = parameters.filter((each) => each.is_slider).map(({ name }) => name); // what presets set
+    this.lists = parameters.filter(({ kind }) => kind === "strings").map(({ name }) => name); // a string per line
+    /** @type {Readonly<Values>} */
+    this.empty = Object.freeze(
+      /** @type {Values} */ ({
+        preset: null,
+        ...Object.fromEntries(parameters.map(({ name, unset }) => [name, unset])),
+        ...NO_NAMED_PROMPT,
+      }),
+    );
+  }
+
+  /**
+   * The settings as the controls show them.
+   * @param {Values} value
+   * @param {object} known
+   * @param {Record<string, number>} known.defaults  the model's
+   * @param {string} [known.promptText]  the text of the named prompt
+   * @param {string | null} [known.preset]  chosen, and not part of the settings yet
+   * @param {string | null} [known.prompt]  chosen, and not part of the settings yet
+   * @returns {Record<string, any>}
+   */
+  shown(value, { defaults, promptText, preset = null, prompt = null }) {
+    /** @type {Record<string, any>} */
+    const shown = {
+      ...value,
+      preset: preset ?? value.preset ?? (this.#allDefault(value) ? MODEL_DEFAULT : null),
+      ...Object.fromEntries(this.lists.map((name) => [name, value[name].join("\n")])),
+      system_prompt_name: prompt ?? value.system_prompt_name ?? (value.system_prompt ? OWN_TEXT : NO_PROMPT),
+      system_prompt: promptText ?? value.system_prompt,
+    };
+    for (const name of this.sliders) shown[name] ??= defaults[name];
+    return shown;
+  }
+
+  /** @param {Values} value */
+  #allDefault(value) {
+    return this.sliders.every((name) => value[name] === null);
+  }
+
+  /**
+   * How many of the parameters that may be hidden are not at the model's default.
+   * @param {Values} value
+   */
+  countChangedAdvanced(value) {
+    return this.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && value[name] !== null).length;
+  }
+
+  /**
+   * A parameter was set by hand. Changing a sampling parameter deselects the preset; length, stop strings and seed are
+   * not part of one.
+   * @param {Values} value
+   * @param {string} name
+   * @param {any} shown  the control's value
+   * @param {Record<string, number>} defaults  the model's
+   * @returns {Values}
+   */
+  withParameter(value, name, shown, defaults) {
+    const preset = this.sliders.includes(name) ? null : value.preset;
+    return { ...value, [name]: this.#parse(name, shown, defaults), preset };
+  }
+
+  /** @param {string} name @param {any} shown @param {Record<string, number>} defaults */
+  #parse(name, shown, defaults) {
+    if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
+    if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
+    return shown ?? null;
+  }
+
+  /**
+   * An error message if a value is outside its control's range, else null.
+   * @param {string} name
+   * @param {any} value
+   * @param {{min: number | null, max: number | null}} range
+   */
+  rangeError(name, value, { min, max }) {
+    if (value === null || value === undefined || value === "") return null;
+    if ((min === null || value >= min) && (max === null || value <= max)) return null;
+    const label = this.parameters.find((each) => each.name === name)?.label;
+    return `${label} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
+  }
+
+  /**
+   * A preset sets every slider: what it leaves open is the model's default.
+   * @param {Values} value
+   * @param {string} name
+   * @param {PresetOptions[]} presets
+   * @returns {Values}
+   */
+  withPreset(value, name, presets) {
+    const preset = presets.find((each) => each.name === name);
+    const sampling = Object.fromEntries(this.sliders.map((each) => [each, preset?.[each] ?? null]));
+    return { ...value, ...sampling, preset: name === MODEL_DEFAULT ? null : name };
+  }
+
+  /**
+   * The sampling that a prompt recommends, the rest of the sliders at the model's defaults.
+   * @param {Values} value
+   * @param {Partial<ChatSettings>} recommended
+   * @returns {Values}
+   */
+  withRecommended(value, recommended) {
+    const sampling = Object.fromEntries(this.sliders.map((name) => [name, null]));
+    return { ...value, ...sampling, preset: null, ...recommended };
+  }
+
+  /**
+   * Whether the sampling that a prompt recommends is in use already.
+   * @param {Values} value
+   * @param {PromptOptions | undefined} prompt
+   */
+  usesRecommended(value, prompt) {
+    const wanted = Object.entries(prompt?.recommended ?? {});
+    return wanted.every(([name, each]) => JSON.stringify(value[name]) === JSON.stringify(each));
+  }
+
+  /** @param {Values} value @param {string | null} name  null: no prompt @returns {Values} */
+  withNamedPrompt(value, name) {
+    return { ...value, ...NO_NAMED_PROMPT, system_prompt_name: name };
+  }
+
+  /** @param {Values} value @param {string} text @returns {Values} */
+  withOwnText(value, text) {
+    return { ...value, ...NO_NAMED_PROMPT, system_prompt: text };
+  }
+
+  /**
+   * Whether an own text changes what the dropdown shows.
+   * @param {Values} value
+   * @param {string} text
+   */
+  choosesOwnText(value, text) {
+    return value.system_prompt_name !== null || (value.system_prompt === "") !== (text === "");
+  }
+}
