@@ -12,6 +12,7 @@ from engine import ChatEngine, Group, ModelHost, Parameter
 
 if TYPE_CHECKING:
     from app.services.container import Services
+    from app.store.desk.template_versions import StoredTemplate
 
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
@@ -31,24 +32,32 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
-        "prompts": [
-            {
-                "name": prompt.name,
-                "title": prompt.template.title,
-                "description": prompt.template.description,
-                "text": prompt.template.render(),
-                "variables": [variable.model_dump() for variable in prompt.template.variables],
-                "recommended": prompt.template.recommended.model_dump(mode="json", exclude_defaults=True),
-            }
-            for prompt in await services.templates.all(TemplateKind.PROMPT)
-        ],
+        "prompts": [_prompt_options(prompt) for prompt in await services.templates.all(TemplateKind.PROMPT)],
     }
+
+
+async def find_prompt(services: Services, name: str) -> dict[str, object] | None:
+    """Return one of the system prompts in use, as it is now, as in :func:`page_options`; None if there is none."""
+    prompts = await services.templates.all(TemplateKind.PROMPT)
+    return next((_prompt_options(prompt) for prompt in prompts if prompt.name == name), None)
 
 
 def preset_defaults(engine: ChatEngine) -> dict[str, float]:
     """Return the model's own defaults of the parameters that presets set, by name."""
     defaults = engine.default_sampling_params
     return {parameter.name: getattr(defaults, parameter.name) for parameter in PRESET_PARAMETERS}
+
+
+def _prompt_options(prompt: StoredTemplate) -> dict[str, object]:
+    template = prompt.template
+    return {
+        "name": prompt.name,
+        "title": template.title,
+        "description": template.description,
+        "text": template.render(),
+        "variables": [variable.model_dump() for variable in template.variables],
+        "recommended": template.recommended.model_dump(mode="json", exclude_defaults=True),
+    }
 
 
 def _parameter_options(parameter: Parameter) -> dict[str, object]:

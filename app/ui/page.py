@@ -10,7 +10,7 @@ import gradio as gr
 from app.ui.chat_api import add_chat_api
 from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
 from app.ui.model_events import serve_model
-from app.ui.options import preset_defaults
+from app.ui.options import find_prompt, preset_defaults
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -72,7 +72,10 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                     elem_id="dm-composer",
                 )
             with gr.Column(elem_id="dm-settings", min_width=0):
-                Settings(lambda: preset_defaults(services().engine))
+                Settings(
+                    lambda: preset_defaults(services().engine),
+                    lambda name: find_prompt(services(), name),
+                )
                 model = Model()
         serve_model(model, services)
         add_chat_api(page, services)

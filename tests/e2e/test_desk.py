@@ -99,6 +99,14 @@ def test_a_prompt_is_edited_and_the_file_comes_back_with_a_click(chat: ChatPage,
     expect(desk.locator(".dk-said-by-editor")).to_have_text("Original is in use again.")
     expect(desk.get_by_label("Text", exact=True)).to_have_value(re.compile("support desk of {{ company }}"))
 
+    # The page shows what the prompt is now, without being loaded again.
+    chat.page.bring_to_front()
+    for title in ("None", "Support desk"):
+        chat.page.locator("#dm-prompt input").click()
+        chat.page.get_by_role("option", name=title).click()
+    expect(told).to_have_value(re.compile("support desk of our company"))
+    expect(chat.page.get_by_label("What is sold.")).to_have_count(0)
+
 
 def test_what_is_not_saved_is_there_after_a_look_at_another_section(desk: Page) -> None:
     go(desk, "Prompts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from playwright.sync_api import Request, expect
 
@@ -127,30 +128,41 @@ def test_every_control_says_what_it_does(chat: ChatPage) -> None:
 
 
 def _hold_queue(chat: ChatPage) -> None:
-    """Events of Gradio's queue reach the server only once `held` is called, each."""
+    """Choices reach Gradio's queue only once `held` is called, each. What the model panel asks for has no data."""
     chat.page.evaluate(
         """() => {
           const real = window.fetch;
           window.held = [];
+          window.stopHolding = () => {
+            window.held.forEach((go) => go());
+            window.fetch = real;
+          };
           window.fetch = async (url, ...rest) => {
-            if (String(url).includes("queue/join")) await new Promise((go) => window.held.push(go));
+            const isChoice = String(url).includes("queue/join") && JSON.parse(rest[0].body).data.length > 0;
+            if (isChoice) await new Promise((go) => window.held.push(go));
             return real(url, ...rest);
           };
         }"""
     )
 
 
+def _sent_turns(chat: ChatPage) -> list[dict[str, Any]]:
+    """The bodies of the turns that the page requests from now on."""
+    sent: list[dict[str, Any]] = []
+
+    def record(request: Request) -> None:
+        if request.url.endswith("/api/turns"):
+            sent.append(request.post_data_json or {})
+
+    chat.page.on("request", record)
+    return sent
+
+
 def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> None:
     chat.open_settings()
     chat.set_number("Maximum length", "5")
     _hold_queue(chat)
-    sent: list[dict[str, object]] = []
-
-    def record(request: Request) -> None:
-        if request.url.endswith("/api/turns"):
-            sent.append(request.post_data_json)
-
-    chat.page.on("request", record)
+    sent = _sent_turns(chat)
     chat.page.get_by_role("radio", name="Precise").check()
     chat.page.wait_for_function("window.held.length === 1")
     chat.page.get_by_role("radio", name="Creative").check()
@@ -179,8 +191,99 @@ def test_a_preset_does_not_follow_into_another_chat(chat: ChatPage) -> None:
     assert chat.page.evaluate("window.deskmate.settings.value.temperature") is None
 
 
+def _choose_prompt(chat: ChatPage, title: str) -> None:
+    chat.page.locator("#dm-prompt input").click()
+    chat.page.get_by_role("option", name=title, exact=True).click()
+
+
+def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_other_chats(chat: ChatPage) -> None:
+    _short_chat(chat, "the one that is left")
+    choice = chat.page.get_by_role("combobox", name="System prompt")
+    titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
+    names = chat.page.evaluate("window.deskmate.options.prompts.map(({name}) => name)")
+    _hold_queue(chat)
+    sent = _sent_turns(chat)
+    _choose_prompt(chat, titles[0])
+    chat.page.wait_for_function("window.held.length > 0")
+    first = chat.page.evaluate("window.held.length")  # a dropdown may raise its event more than once
+    _choose_prompt(chat, titles[1])
+    chat.box.fill("with a prompt")
+    chat.box.press("Enter")
+    chat.page.wait_for_timeout(300)
+    assert sent == []  # it waits for the prompt
+    chat.page.evaluate("window.held.forEach((go) => go())")
+    chat.page.wait_for_function(f"window.held.length > {first}")  # the one chosen last is asked for by itself
+    assert sent == []
+    with chat.page.expect_request("**/api/turns"):  # this model refuses system prompts, so the turn itself fails
+        chat.page.evaluate("window.stopHolding()")
+    settings = sent[0]["settings"]
+    assert (settings["system_prompt_name"], settings["system_prompt"]) == (names[1], "")
+    expect(choice).to_have_value(titles[1])
+
+    _hold_queue(chat)
+    _choose_prompt(chat, titles[0])
+    chat.page.wait_for_function("window.held.length > 0")
+    chat.go(None)
+    expect(choice).to_have_value("None")
+    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+        chat.page.evaluate("window.held.forEach((go) => go())")
+    chat.page.wait_for_timeout(500)
+    expect(choice).to_have_value("None")
+    expect(chat.page.locator("#dm-prompt-text textarea")).to_have_value("")
+    assert chat.page.evaluate("window.deskmate.settings.value.system_prompt_name") is None
+
+
+def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
+    chat.open_settings()
+    text = chat.page.locator("#dm-prompt-text textarea")
+    titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
+    _hold_queue(chat)
+    _choose_prompt(chat, titles[0])
+    chat.page.wait_for_function("window.held.length > 0")
+    text.fill("Answer in one word.")
+    expect(chat.page.get_by_role("combobox", name="System prompt")).to_have_value("Custom")
+    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+        chat.page.evaluate("window.held.forEach((go) => go())")
+    chat.page.wait_for_timeout(500)
+    expect(text).to_have_value("Answer in one word.")
+    expect(chat.page.get_by_role("combobox", name="System prompt")).to_have_value("Custom")
+    assert chat.page.evaluate("window.deskmate.settings.value.system_prompt") == "Answer in one word."
+
+
+def test_without_a_server_a_prompt_is_refused_but_none_and_an_own_text_are_not(chat: ChatPage) -> None:
+    with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):  # as in the next test
+        chat.open_settings()
+    note = chat.page.locator("#dm-settings-note")
+    choice = chat.page.get_by_role("combobox", name="System prompt")
+    text = chat.page.locator("#dm-prompt-text textarea")
+    titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
+    chat.page.context.set_offline(True)
+    _choose_prompt(chat, titles[0])
+    expect(note).to_contain_text("Deskmate cannot be reached.")
+    expect(choice).to_have_value("None")
+    expect(text).to_have_value("")
+    _choose_prompt(chat, "Custom")
+    expect(choice).to_have_value("Custom")
+    expect(note).to_have_text("")
+    text.fill("Answer in one word.")
+    chat.page.wait_for_timeout(500)  # a late answer would change it
+    expect(text).to_have_value("Answer in one word.")
+    _choose_prompt(chat, "None")
+    expect(text).to_have_value("")
+    chat.page.context.set_offline(False)
+    _choose_prompt(chat, titles[0])  # the listeners are alive
+    expect(text).not_to_have_value("")
+    expect(choice).to_have_value(titles[0])
+    _choose_prompt(chat, "None")
+    expect(text).to_have_value("")
+    with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):
+        _choose_prompt(chat, "Custom")
+    chat.page.wait_for_timeout(500)
+    expect(choice).to_have_value("Custom")
+
+
 def test_without_a_server_a_preset_is_refused_and_the_panel_tells_what_holds(chat: ChatPage) -> None:
-    # Not while the model panel asks for its state: an event that the server has, whose answer is lost, ends all listeners.
+    # Not while the model panel asks for its state: if an event's answer is lost, Gradio ends all listeners.
     with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):
         chat.open_settings()
     before = chat.setting("Temperature").input_value()

@@ -1,4 +1,4 @@
-"""The listener of the presets, called as a browser calls it and as somebody else might."""
+"""The listeners of presets and system prompts, called as a browser calls them, and with forged data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
         yield running
 
 
-async def endpoint_of(http: httpx.AsyncClient) -> dict[str, Any]:
+async def endpoint_of(http: httpx.AsyncClient, control: str = "dm-preset") -> dict[str, Any]:
     config = (await http.get("/config")).json()
-    preset = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == "dm-preset")
+    chosen = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == control)
     found: dict[str, Any] = next(
-        one for one in config["dependencies"] if [preset, "input"] in one["targets"] and one["backend_fn"]
+        one for one in config["dependencies"] if [chosen, "input"] in one["targets"] and one["backend_fn"]
     )
     return found
 
 
-async def choose(http: httpx.AsyncClient, data: list[object], session: str) -> dict[str, Any]:
-    body = {"fn_index": (await endpoint_of(http))["id"], "session_hash": session, "data": data}
+async def choose(
+    http: httpx.AsyncClient, data: list[object], session: str, control: str = "dm-preset"
+) -> dict[str, Any]:
+    body = {"fn_index": (await endpoint_of(http, control))["id"], "session_hash": session, "data": data}
     answer = await http.post("/gradio_api/queue/join", json=body)
     assert answer.status_code == 200, answer.text
     async for message in messages_of(http, session):
@@ -44,8 +46,16 @@ async def choose(http: httpx.AsyncClient, data: list[object], session: str) -> d
     raise AssertionError("no answer")
 
 
-async def test_it_is_not_public(here: Desk) -> None:
-    assert (await endpoint_of(here.clients["ada"]))["api_visibility"] == "private"
+async def choose_prompt(http: httpx.AsyncClient, name: object, session: str) -> dict[str, Any]:
+    answer = await choose(http, [name], session, "dm-prompt")
+    assert answer["success"], answer
+    found: dict[str, Any] = answer["output"]["data"][0]
+    return found
+
+
+@pytest.mark.parametrize("control", ["dm-preset", "dm-prompt"])
+async def test_it_is_not_public(here: Desk, control: str) -> None:
+    assert (await endpoint_of(here.clients["ada"], control))["api_visibility"] == "private"
 
 
 @pytest.mark.parametrize("name", ["ada", "ben", "cyd"])
@@ -67,15 +77,72 @@ async def test_what_is_no_preset_is_refused_with_a_sentence(here: Desk, given: o
     )
 
 
+@pytest.mark.parametrize("control", ["dm-preset", "dm-prompt"])
 @pytest.mark.parametrize("data", [[], ["precise", "x" * 10_000]])
-async def test_a_wrong_number_of_values_shows_no_traceback(here: Desk, data: list[object]) -> None:
-    answer = await choose(here.clients["ben"], data, "wrong number")
+async def test_a_wrong_number_of_values_shows_no_traceback(here: Desk, data: list[object], control: str) -> None:
+    answer = await choose(here.clients["ben"], data, "wrong number", control)
     assert "Traceback" not in str(answer)
     assert "xxx" not in str(answer)
 
 
-async def test_anothers_session_is_not_there(here: Desk) -> None:
+@pytest.mark.parametrize("control", ["dm-preset", "dm-prompt"])
+async def test_anothers_session_is_not_there(here: Desk, control: str) -> None:
     ada, ben = here.clients["ada"], here.clients["ben"]
-    await choose(ada, ["precise"], "adas settings")
-    body = {"fn_index": (await endpoint_of(ada))["id"], "session_hash": "adas settings", "data": ["precise"]}
+    session = f"adas {control}"
+    await choose(ada, ["precise"], session, control)
+    body = {"fn_index": (await endpoint_of(ada, control))["id"], "session_hash": session, "data": ["precise"]}
     assert (await ben.post("/gradio_api/queue/join", json=body)).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["ada", "ben", "cyd"])
+async def test_a_prompt_is_found_as_the_page_has_loaded_it(here: Desk, name: str) -> None:
+    http = here.clients[name]
+    prompts = (await http.get("/ui/options")).json()["prompts"]
+    assert len(prompts) > 0
+    for prompt in prompts:
+        found = await choose_prompt(http, prompt["name"], f"{prompt['name']} of {name}")
+        assert found == {"name": prompt["name"], "prompt": prompt}
+
+
+async def test_a_prompt_is_found_as_it_is_now_until_it_is_removed(here: Desk) -> None:
+    ada, ben = here.clients["ada"], here.clients["ben"]
+    template = {
+        "title": "Boats",
+        "description": "Sells boats.",
+        "variables": [{"name": "kind", "description": "Which boats?", "default": "kayaks"}],
+        "recommended": {"temperature": 0.3},
+        "body": "You sell {{ kind }}.",
+    }
+    address = "/api/desk/templates/prompt/boats"
+    for version, body in enumerate(["You sell {{ kind }}.", "You rent {{ kind }}."]):
+        written = await ada.put(address, json={"template": {**template, "body": body}, "after": version})
+        assert written.is_success, written.text
+        prompt = (await choose_prompt(ben, "boats", f"boats {version}"))["prompt"]
+        assert prompt["text"] == body.replace("{{ kind }}", "kayaks")
+        assert prompt["title"] == "Boats"
+        assert prompt["variables"] == template["variables"]
+        assert prompt["recommended"] == {"temperature": 0.3}
+    removed = await ada.post(f"{address}/remove", json={"after": 2})
+    assert removed.is_success, removed.text
+    error = "This system prompt has been removed. Choose another one."
+    assert await choose_prompt(ben, "boats", "no boats") == {"name": "boats", "error": error}
+
+
+@pytest.mark.parametrize("name", ["none", "own"])
+async def test_no_prompt_is_looked_up_where_none_is_named(here: Desk, name: str) -> None:
+    assert await choose_prompt(here.clients["ben"], name, f"it is {name}") == {"name": name}
+
+
+@pytest.mark.parametrize("given", [None, 1, True, ["support-desk"], {"name": "support-desk"}, "x" * 1_000_000])
+async def test_what_is_no_prompt_is_refused_with_a_sentence(here: Desk, given: object) -> None:
+    answer = await choose(here.clients["ben"], [given], "forged prompt", "dm-prompt")
+    assert (answer["success"], answer["output"]["error"]) == (
+        False,
+        "There is no such system prompt. Choose one from the list.",
+    )
+
+
+@pytest.mark.parametrize("given", ["", "Support-Desk", "../support-desk", "solved", "%", "\u0000", "<script>"])
+async def test_a_name_that_is_not_in_use_finds_nothing(here: Desk, given: str) -> None:
+    found = await choose_prompt(here.clients["ben"], given, "unknown prompt")
+    assert found == {"name": given, "error": "This system prompt has been removed. Choose another one."}

@@ -8,8 +8,13 @@ import { PromptDetails } from "./prompt_details.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "./settings_rules.js";
 import { SettingsState } from "./settings_state.js";
 
-/** @import { PageOptions } from "../../shared/page_options.js" */
+/** @import { PageOptions, PromptOptions } from "../../shared/page_options.js" */
 /** @import { Values } from "./settings_rules.js" */
+
+/**
+ * What the listener in Python answers to the choice of a system prompt: the prompt as it is now, or why there is none.
+ * @typedef {{name: string, prompt?: PromptOptions, error?: string}} FoundPrompt
+ */
 
 /**
  * Gradio loads each kind of control separately; until it is loaded, a control can't show a conversation's settings.
@@ -25,6 +30,7 @@ export const waitForSettings = ({ parameters }) =>
 export class Settings {
   #choicesShown = false;
   #preset = new PendingChoice("preset");
+  #promptChoice = new PendingChoice("system prompt");
   /** @type {{key: string, text: string} | null} the selected prompt with its variables filled in */
   #filledPrompt = null;
 
@@ -45,7 +51,7 @@ export class Settings {
     this.note = byId("dm-settings-note");
     this.state = new SettingsState({ empty: this.rules.empty, save, onSaveFailed, note: this.note, storage });
     this.promptDetails = new PromptDetails({
-      filled: (values) => this.#change({ ...this.value, system_prompt_variables: values }),
+      filled: (values) => this.#fillIn(values),
       recommended: (settings) => this.#recommend(settings),
     });
     this.fillSoon = debounce(400, () => this.#fill());
@@ -70,14 +76,15 @@ export class Settings {
    * @param {number} requestedAt  performance.now() when `settings` were requested
    */
   open(conversationId, settings = null, requestedAt = performance.now()) {
-    this.#preset.end(); // it was for the conversation that is left
+    this.#endChoices(); // they were for the conversation that is left
     this.state.open(conversationId, settings, requestedAt);
     this.#show();
   }
 
-  /** Resolves once a preset chosen before is part of the settings; null if none is to come. Rejects if that failed. */
+  /** Resolves once what was chosen before is part of the settings; null if nothing is to come. Rejects if that failed. */
   pendingChoice() {
-    return this.#preset.wait();
+    const waits = [this.#preset.wait(), this.#promptChoice.wait()].filter((each) => each !== null);
+    return waits.length === 0 ? null : Promise.all(waits);
   }
 
   /** The settings to send with a new turn: always for a new chat, otherwise only if they are unsaved; else null. */
@@ -107,7 +114,7 @@ export class Settings {
   }
 
   reset() {
-    this.#preset.end();
+    this.#endChoices();
     this.#change({ ...this.rules.empty });
     this.#show();
   }
@@ -141,7 +148,8 @@ export class Settings {
   // The settings as the controls show them, with a choice that has no answer yet.
   #shown() {
     const { defaults } = this.options;
-    return this.rules.shown(this.value, { defaults, promptText: this.#promptText(), preset: this.#preset.name });
+    const chosen = { preset: this.#preset.name, prompt: this.#promptChoice.name };
+    return this.rules.shown(this.value, { defaults, promptText: this.#promptText(), ...chosen });
   }
 
   /** @returns {Record<string, [string, string][]>} */
@@ -157,6 +165,11 @@ export class Settings {
   #toggleAdvanced() {
     const isOpen = byId("dm-advanced").classList.toggle("dm-open");
     byId("dm-advanced-toggle").setAttribute("aria-expanded", String(isOpen));
+  }
+
+  #endChoices() {
+    this.#preset.end();
+    this.#promptChoice.end();
   }
 
   // Says how many of the parameters that may be hidden are not at the model's default.
@@ -201,6 +214,14 @@ export class Settings {
       return;
     }
     this.#show();
+  }
+
+  /** The user filled in variables of the selected prompt. @param {Record<string, string>} values */
+  #fillIn(values) {
+    const other = this.#promptChoice.name;
+    this.#promptChoice.end(); // the selected prompt was used since
+    this.#change({ ...this.value, system_prompt_variables: values });
+    if (other !== null) this.#show();
   }
 
   /** @param {Partial<Values>} settings */
@@ -289,20 +310,75 @@ export class Settings {
     this.#showPrompt();
   }
 
-  /** @param {string} name */
+  /**
+   * The user chose a system prompt: the listener in Python answers with what it is now, then promptFound() is called.
+   * No prompt, and the user's own text, hold at once.
+   * @param {string} name
+   */
   #choosePrompt(name) {
+    this.note.textContent = "";
+    if (name !== OWN_TEXT && name !== NO_PROMPT) {
+      this.#promptChoice.make(name);
+      return;
+    }
+    this.#promptChoice.end();
     if (name === OWN_TEXT) {
       this.#change(this.rules.withOwnText(this.value, this.#promptText() ?? this.value.system_prompt));
       byId("dm-prompt-text").querySelector("textarea").focus();
       return;
     }
-    this.#change(this.rules.withNamedPrompt(this.value, name === NO_PROMPT ? null : name));
+    this.#change(this.rules.withNamedPrompt(this.value, null));
     this.#show();
+  }
+
+  /**
+   * The listener in Python has found a system prompt. Returns what the controls are to show: the settings, if that
+   * prompt is no longer wanted, because another was chosen, a text was written or another chat opened.
+   * @param {string[]} names
+   * @param {FoundPrompt | null} found
+   */
+  promptFound(names, found) {
+    const wish = this.#promptChoice.name;
+    if (!found?.prompt && !found?.error) return undefined; // no prompt, or an own text: it holds since it was chosen
+    if (found.prompt) this.#keepPrompt(found.prompt);
+    if (wish !== null && wish !== found.name) return undefined; // the answer to the one chosen last is to come
+    if (wish !== null && found.prompt) this.#change(this.rules.withNamedPrompt(this.value, wish));
+    if (wish !== null && found.error) {
+      this.note.textContent = found.error;
+      this.#promptChoice.fail()(new Error(found.error));
+    }
+    this.#promptChoice.end();
+    this.#showPrompt();
+    return this.controlValues(names);
+  }
+
+  /**
+   * The listener failed, or the server was not reached: the controls show the settings as they still are.
+   * @param {string[]} names
+   */
+  async promptFailed(names) {
+    if (this.#promptChoice.name === null) return undefined; // nothing was to come of it
+    const fail = this.#promptChoice.fail();
+    const message = await this.explain();
+    this.note.textContent = message;
+    fail(new Error(message));
+    return this.controlValues(names);
+  }
+
+  /** Keeps a prompt as it is now, which may differ from what the page has loaded. @param {PromptOptions} prompt */
+  #keepPrompt(prompt) {
+    const known = this.#prompt(prompt.name);
+    if (JSON.stringify(known) === JSON.stringify(prompt)) return;
+    if (known) Object.assign(known, prompt);
+    else this.options.prompts.push(prompt);
+    this.#choicesShown = false; // its title may have changed
+    this.#filledPrompt = null;
   }
 
   /** @param {string} text */
   #writePrompt(text) {
-    const isChosen = this.rules.choosesOwnText(this.value, text);
+    const isChosen = this.#promptChoice.name !== null || this.rules.choosesOwnText(this.value, text);
+    this.#promptChoice.end(); // the text was written since
     this.#change(this.rules.withOwnText(this.value, text));
     if (isChosen) this.#show();
   }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import gradio as gr
@@ -12,6 +12,13 @@ from app.domain.chat_settings import CHAT_PARAMETERS
 from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.ui.client_events import call, on_client, on_server
 from engine import Kind, Parameter
+
+#: Returns a system prompt as the page's script shows it (``PromptOptions`` in ``shared/page_options.d.ts``), or None.
+FindPrompt = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+
+#: What the dropdown shows when no prompt is named. The script knows what they mean, so nothing is asked for them.
+_NO_PROMPTS = frozenset({"none", "own"})
+_MAX_NAME_CHARS = 255
 
 _ADVANCED = """
 <button type="button" id="dm-advanced-toggle" aria-expanded="false" aria-controls="dm-advanced">
@@ -25,13 +32,19 @@ class Settings:
 
     ``controls`` are the components by the name of their field in ``ChatSettings``; give ``list(controls.values())`` to
     a listener as its inputs. Choosing a preset sets the sliders, by a listener in Python. In the chat page, its script
-    keeps the settings with the conversation (``settings.js``).
+    keeps the settings with the conversation (``settings.js``), and shows the system prompt that is chosen.
     """
 
-    def __init__(self, defaults: Callable[[], Mapping[str, float]] | None = None) -> None:
+    def __init__(
+        self,
+        defaults: Callable[[], Mapping[str, float]] | None = None,
+        find_prompt: FindPrompt | None = None,
+    ) -> None:
         """Args:
         defaults: returns the model's defaults of what presets set, by the parameters' names, for what a preset leaves
             at them. It is called per choice: another model may have been loaded. Without it, a slider's lower end.
+        find_prompt: returns a system prompt by its name, or None if there is no such prompt. It is called per choice:
+            the prompt may have been changed. Without it, no system prompt can be chosen.
         """
         gr.HTML(
             '<h2 id="dm-settings-title">Settings</h2>'
@@ -51,6 +64,8 @@ class Settings:
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
         # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
         show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
+        # Hidden: brings the script what the listener has found. Its template has no ${value}, so no prompt is rendered.
+        found = gr.HTML(html_template="", elem_id="dm-found-prompt", js_on_load=None, visible="hidden")
 
         names = list(self.controls)
         components = list(self.controls.values())
@@ -64,6 +79,10 @@ class Settings:
         # What was chosen may be out of date by now: the script has the last word on what the controls show.
         on_client(chosen.success, call("settings", "presetApplied", names), inputs=[preset], outputs=components)
         on_client(chosen.failure, call("settings", "presetFailed", names), outputs=components)
+        prompt = self.controls["system_prompt_name"]
+        asked = on_server(prompt.input, _prompt_listener(find_prompt or _no_prompt), inputs=[prompt], outputs=[found])
+        on_client(asked.success, call("settings", "promptFound", names), inputs=[found], outputs=components)
+        on_client(asked.failure, call("settings", "promptFailed", names), outputs=components)
         on_client(reset.click, call("settings", "reset"))
         on_client(show.click, call("settings", "controlValues", names), outputs=components)
 
@@ -82,6 +101,25 @@ def _preset_listener(defaults: Callable[[], Mapping[str, float]]) -> Callable[[o
         return [values[parameter.name] for parameter in PRESET_PARAMETERS]
 
     return choose_preset
+
+
+async def _no_prompt(name: str) -> None:  # noqa: ARG001 - there is none of any name
+    return None
+
+
+def _prompt_listener(find_prompt: FindPrompt) -> Callable[[object], Awaitable[dict[str, Any]]]:
+    async def choose_prompt(name: object) -> dict[str, Any]:
+        """Return the name, with ``prompt``, or with ``error``, a sentence, if it is gone since the page has loaded."""
+        if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+            raise gr.Error("There is no such system prompt. Choose one from the list.", print_exception=False)
+        if name in _NO_PROMPTS:
+            return {"name": name}
+        prompt = await find_prompt(name)
+        if prompt is None:
+            return {"name": name, "error": "This system prompt has been removed. Choose another one."}
+        return {"name": name, "prompt": dict(prompt)}
+
+    return choose_prompt
 
 
 def _controls() -> dict[str, Component]:

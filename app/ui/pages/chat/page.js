@@ -131,8 +131,8 @@ class Page {
     this.refreshSoon();
   }
 
-  // Waits for a preset that was chosen just before, so that it goes with the turn. Resolves to whether the turn may
-  // start: the preset is applied, and the same chat is open.
+  // Waits for a preset or system prompt that was chosen just before, so that it goes with the turn. Resolves to whether
+  // the turn may start: the choice is applied, and the same chat is open.
   async #choiceMade() {
     const pending = this.settings.pendingChoice();
     if (pending === null) return true;
