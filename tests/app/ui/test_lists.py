@@ -33,7 +33,7 @@ def test_a_wrong_prop_of_the_box_is_named(props: dict[str, Any], problem: str) -
 
 
 def test_conversations_are_the_value_of_the_list() -> None:
-    summary = {"id": "1", "title": "Hello", "mine": 3}
+    summary: Any = {"id": "1", "title": "Hello", "mine": 3}
     conversations = Conversations([summary])
     assert conversations.get_config()["value"] == [summary]
     assert conversations.preprocess([summary]) == [summary]
