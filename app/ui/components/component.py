@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gradio as gr
+from gradio.events import EventListener
 
 from app.ui.component_files import SCRIPT_ROOT, files_url
 from app.ui.gradio_patches import without_type_stubs
 from app.ui.theme import SHARED_STYLES
+
+
+def quiet_event(name: str, doc: str) -> EventListener:
+    """Return an event whose listeners leave the component usable: Gradio does not gray it out while they run."""
+    return EventListener(name, show_progress="hidden", doc=doc)
 
 
 class _WithoutStub(type(gr.HTML)):  # type: ignore[misc]
@@ -70,6 +76,23 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
             render=render,
             **props,
         )
+
+    def validate(self, value: Any) -> Any:
+        """Returns ``value``, checked: from the browser for a listener, or what a listener has returned.
+
+        Raises:
+            ValueError: the component cannot show it.
+        """
+        return value
+
+    def preprocess(self, payload: Any) -> Any:
+        return self.validate(payload)
+
+    def postprocess(self, value: Any) -> Any:
+        return self.validate(value)
+
+    def example_value(self) -> Any:
+        return self.example_payload()
 
 
 _LOAD = """

@@ -20,10 +20,10 @@ def test_the_text_is_the_value_of_the_box() -> None:
 @pytest.mark.parametrize(
     ("props", "problem"),
     [
-        ({"value": ["Hi"]}, "its text, a str, not list"),
+        ({"value": ["Hi"]}, "text of the message box must be a string"),
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"canned": "hello"}, "list of canned replies: Input should be a valid list"),
-        ({"canned": [{"title": "no name"}]}, "Canned reply 0 name: Field required"),
+        ({"canned": [{"title": "no name"}]}, "Canned reply 0, name: Field required"),
         ({"canned": [{"name": "a"}, {"name": "a"}]}, "'a' occurs more than once"),
     ],
 )
@@ -46,9 +46,9 @@ def test_conversations_are_the_value_of_the_list() -> None:
     ("value", "problem"),
     [
         ("Hello", "value of a conversation list: Input should be a valid list"),
-        ([{"id": "1", "title": "a"}, {"id": "2"}], "Conversation 1 title: Field required"),
-        ([{"id": 1, "title": "a"}], "Conversation 0 id: Input should be a valid string"),
-        ([{"id": "1", "title": "a", "tags": "urgent"}], "Conversation 0 tags"),
+        ([{"id": "1", "title": "a"}, {"id": "2"}], "Conversation 1, title: Field required"),
+        ([{"id": 1, "title": "a"}], "Conversation 0, id: Input should be a valid string"),
+        ([{"id": "1", "title": "a", "tags": "urgent"}], "Conversation 0, tags"),
         ([{"id": "1", "title": "a"}, {"id": "1", "title": "b"}], "'1' occurs more than once"),
     ],
 )

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from gradio.events import EventListener, Events
+from gradio.events import Events
 
 from app.ui.components.chat.messages import MESSAGES_SCHEMA, Message, validate_messages
-from app.ui.components.component import FileComponent
-
-
-def _event(name: str, doc: str) -> EventListener:
-    # The chat shows the progress of a reply itself.
-    return EventListener(name, show_progress="hidden", doc=doc)
+from app.ui.components.component import FileComponent, quiet_event
+from app.ui.components.values import check_names
 
 
 class Chat(FileComponent):
@@ -33,28 +29,28 @@ class Chat(FileComponent):
 
     EVENTS: ClassVar = [
         Events.change,
-        _event(
+        quiet_event(
             "edit",
             "A user changed a message of theirs and sent it again. Data: `id`, `index`, `text` (the new text).",
         ),
-        _event("regenerate", "A user wants another reply in place of this one. Data: `id`, `index`."),
-        _event("resume", "A user wants an incomplete reply to be continued. Data: `id`, `index`."),
-        _event("branch", "A user wants a new conversation from this reply on. Data: `id`, `index`."),
-        _event("delete", "A user wants to delete a message and everything after it. Data: `id`, `index`."),
-        _event(
+        quiet_event("regenerate", "A user wants another reply in place of this one. Data: `id`, `index`."),
+        quiet_event("resume", "A user wants an incomplete reply to be continued. Data: `id`, `index`."),
+        quiet_event("branch", "A user wants a new conversation from this reply on. Data: `id`, `index`."),
+        quiet_event("delete", "A user wants to delete a message and everything after it. Data: `id`, `index`."),
+        quiet_event(
             "version",
             "A user wants to see another version of a message. Data: `id` (of that version), `step` (`previous` or "
             "`next`), `index` (of the version shown).",
         ),
-        _event(
+        quiet_event(
             "rate",
             "A user gave feedback on a reply, or changed it. Data: `id`, `index`, `rating` (`up` or `down`), `reasons` "
             "(a list of names), `comment`.",
         ),
-        _event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
-        _event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
-        _event("temporary", "A user switched the next chat to temporary or back. Data: `temporary` (a bool)."),
-        _event("earlier", "A user wants to see the messages above the first one (see `has_earlier`). No data."),
+        quiet_event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
+        quiet_event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
+        quiet_event("temporary", "A user switched the next chat to temporary or back. Data: `temporary` (a bool)."),
+        quiet_event("earlier", "A user wants to see the messages above the first one (see `has_earlier`). No data."),
     ]
 
     def __init__(
@@ -92,8 +88,7 @@ class Chat(FileComponent):
         Raises:
             ValueError: an action is unknown, or ``value`` is no list of messages.
         """
-        if unknown := set(actions) - set(self.ACTIONS):
-            raise ValueError(f"Unknown actions: {', '.join(sorted(unknown))}. Known: {', '.join(self.ACTIONS)}.")
+        check_names("actions", actions, self.ACTIONS)
         super().__init__(
             value,
             elem_id=elem_id,
@@ -112,16 +107,7 @@ class Chat(FileComponent):
             height=height,
         )
 
-    def preprocess(self, payload: object) -> list[Message]:
-        """Returns the messages, for a listener that has the chat among its inputs."""
-        return validate_messages(payload)
-
-    def postprocess(self, value: object) -> list[Message]:
-        """Returns the messages that a listener returned, checked.
-
-        Raises:
-            ValueError: ``value`` is no list of messages.
-        """
+    def validate(self, value: object) -> list[Message]:
         return validate_messages(value)
 
     def api_info(self) -> dict[str, Any]:
@@ -129,6 +115,3 @@ class Chat(FileComponent):
 
     def example_payload(self) -> list[Message]:
         return [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}]
-
-    def example_value(self) -> list[Message]:
-        return self.example_payload()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError, with_config
+from pydantic import BeforeValidator, TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from app.ui.components.values import validate_items
 
 
 class MessageStats(TypedDict):
@@ -78,18 +80,4 @@ def validate_messages(value: object) -> list[Message]:
     """
     if value is None or value == "":  # Gradio's front end sends "" for a component without a value
         return []
-    try:
-        messages = _MESSAGES.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{_place(first['loc'])}: {first['msg']}.") from None
-    ids = [message["id"] for message in messages if "id" in message]
-    if len(set(ids)) < len(ids):
-        twice = next(each for each in ids if ids.count(each) > 1)
-        raise ValueError(f"The messages of a chat need different ids, but {twice!r} occurs more than once.")
-    return messages
-
-
-def _place(path: tuple[int | str, ...]) -> str:
-    keys = [str(key) for key in path[1:]]
-    return "The value of a chat" if not path else ", ".join([f"Message {path[0]} of the chat", *keys])
+    return validate_items(_MESSAGES, value, whole="The value of a chat", item="Message {} of the chat", key="id")

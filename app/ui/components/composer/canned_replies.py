@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import (
-    Any,
-    NotRequired,  # pydantic needs this one before Python 3.12
-)
+from typing import Any, NotRequired
 
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from app.ui.components.values import validate_items
 
 
 class Variable(TypedDict):
@@ -42,15 +41,5 @@ def validate_canned(value: Any) -> list[CannedReply] | None:
     """
     if value is None:
         return None
-    try:
-        replies = _CANNED.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = first["loc"]
-        place = " ".join(["Canned reply", *map(str, path)]) if path else "The list of canned replies"
-        raise ValueError(f"{place}: {first['msg']}.") from None
-    names = [reply["name"] for reply in replies]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"Canned replies need different names, but {twice!r} occurs more than once.")
-    return replies
+    whole = "The list of canned replies"
+    return validate_items(_CANNED, value, whole=whole, item="Canned reply {}", key="name")

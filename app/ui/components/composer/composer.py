@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gradio.events import EventListener, Events
+from gradio.events import Events
 
-from app.ui.components.component import FileComponent
+from app.ui.components.component import FileComponent, quiet_event
 from app.ui.components.composer.canned_replies import CannedReply, validate_canned
-
-
-def _event(name: str, doc: str) -> EventListener:
-    # The box stays as it is while a listener runs; `replying` shows that a reply is written.
-    return EventListener(name, show_progress="hidden", doc=doc)
+from app.ui.components.values import validate_text
 
 
 class Composer(FileComponent):
@@ -26,15 +22,15 @@ class Composer(FileComponent):
 
     EVENTS: ClassVar = [
         Events.change,
-        _event("input", "A user changed the text. Data: `text`."),
-        _event(
+        quiet_event("input", "A user changed the text. Data: `text`."),
+        quiet_event(
             "submit",
             "A user sends the message: presses Enter or the button. The value is set before. Data: `text`. Not raised "
             "while `replying`.",
         ),
-        _event("stop", "A user wants to stop the reply. Raised while `replying` only. No data."),
-        _event("canned_open", "A user opened the list of canned replies, which a listener may renew. No data."),
-        _event(
+        quiet_event("stop", "A user wants to stop the reply. Raised while `replying` only. No data."),
+        quiet_event("canned_open", "A user opened the list of canned replies, which a listener may renew. No data."),
+        quiet_event(
             "canned_fill",
             "A user chose a canned reply. Data: `name`, `values` (of its variables, by name). The component inserts "
             "its `body`, with the values filled in; a listener inserts the text of a reply without one.",
@@ -102,31 +98,11 @@ class Composer(FileComponent):
             interactive=interactive,
         )
 
-    def preprocess(self, payload: object) -> str:
-        """Returns the text, for a listener that has the box among its inputs."""
-        return _text(payload)
-
-    def postprocess(self, value: object) -> str:
-        """Returns the text that a listener returned.
-
-        Raises:
-            ValueError: ``value`` is neither a string nor None.
-        """
-        return _text(value)
+    def validate(self, value: object) -> str:
+        return validate_text(value, "The text of the message box")
 
     def api_info(self) -> dict[str, Any]:
         return {"type": "string"}
 
     def example_payload(self) -> str:
         return "Hello!"
-
-    def example_value(self) -> str:
-        return "Hello!"
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ValueError(f"The value of a Composer is its text, a str, not {type(value).__name__}.")
-    return value

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from gradio.events import EventListener, Events
+from gradio.events import Events
 
-from app.ui.components.component import FileComponent
+from app.ui.components.component import FileComponent, quiet_event
 from app.ui.components.conversations.summaries import SUMMARIES_SCHEMA, Summary, validate_summaries
-
-
-def _event(name: str, doc: str) -> EventListener:
-    # A list that grays out at each click cannot be used meanwhile.
-    return EventListener(name, show_progress="hidden", doc=doc)
+from app.ui.components.values import check_names
 
 
 class Conversations(FileComponent):
@@ -32,31 +28,33 @@ class Conversations(FileComponent):
 
     EVENTS: ClassVar = [
         Events.change,
-        _event("new", "A user wants a new conversation. No data."),
-        _event(
+        quiet_event("new", "A user wants a new conversation. No data."),
+        quiet_event(
             "select",
             "A user opened a conversation, which is marked then. Data: `id`, `message_id` (the message that a search "
             "found, or None).",
         ),
-        _event(
+        quiet_event(
             "search",
             "A user changed which conversations are listed. Data: `query` (a text, may be empty), `tag` (a string or "
             'None), `archived` (a bool). With `filter="listener"`, a listener returns the value to show.',
         ),
-        _event("rename", "A user gave a conversation another title. Data: `id`, `title`."),
-        _event("pin", "A user pinned a conversation, or took it off. Data: `id`, `pinned` (a bool)."),
-        _event("archive", "A user archived a conversation, or took it out again. Data: `id`, `archived` (a bool)."),
-        _event("tag", "A user changed the tags of a conversation. Data: `id`, `tags` (a list of strings)."),
-        _event("delete", "A user deleted a conversation and confirmed it. Data: `id`."),
-        _event(
+        quiet_event("rename", "A user gave a conversation another title. Data: `id`, `title`."),
+        quiet_event("pin", "A user pinned a conversation, or took it off. Data: `id`, `pinned` (a bool)."),
+        quiet_event(
+            "archive", "A user archived a conversation, or took it out again. Data: `id`, `archived` (a bool)."
+        ),
+        quiet_event("tag", "A user changed the tags of a conversation. Data: `id`, `tags` (a list of strings)."),
+        quiet_event("delete", "A user deleted a conversation and confirmed it. Data: `id`."),
+        quiet_event(
             "export",
             "A user wants a file of a conversation. Data: `id` (None: of all), `format` (`markdown` or `json`).",
         ),
-        _event(
+        quiet_event(
             "upload",
             "A user chose a file to import. Data: `name`, `text` (its content as UTF-8).",
         ),
-        _event("more", "A user has reached the end of the list, and there is more (see `has_more`). No data."),
+        quiet_event("more", "A user has reached the end of the list, and there is more (see `has_more`). No data."),
     ]
 
     def __init__(
@@ -99,9 +97,8 @@ class Conversations(FileComponent):
         Raises:
             ValueError: an action, a part or ``filter`` is unknown, or ``value`` is no list of conversations.
         """
-        for what, given, known in (("actions", actions, self.ACTIONS), ("parts", parts, self.PARTS)):
-            if unknown := set(given) - set(known):
-                raise ValueError(f"Unknown {what}: {', '.join(sorted(unknown))}. Known: {', '.join(known)}.")
+        check_names("actions", actions, self.ACTIONS)
+        check_names("parts", parts, self.PARTS)
         if filter not in ("list", "listener"):
             raise ValueError(f'filter must be "list" or "listener", not {filter!r}.')
         super().__init__(
@@ -124,16 +121,7 @@ class Conversations(FileComponent):
             height=height,
         )
 
-    def preprocess(self, payload: object) -> list[Summary]:
-        """Returns the conversations, for a listener that has the list among its inputs."""
-        return validate_summaries(payload)
-
-    def postprocess(self, value: object) -> list[Summary]:
-        """Returns the conversations that a listener returned, checked.
-
-        Raises:
-            ValueError: ``value`` is no list of conversations.
-        """
+    def validate(self, value: object) -> list[Summary]:
         return validate_summaries(value)
 
     def api_info(self) -> dict[str, Any]:
@@ -141,6 +129,3 @@ class Conversations(FileComponent):
 
     def example_payload(self) -> list[Summary]:
         return [{"id": "1", "title": "Hello"}]
-
-    def example_value(self) -> list[Summary]:
-        return self.example_payload()

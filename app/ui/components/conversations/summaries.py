@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import (
-    Any,
-    NotRequired,  # pydantic needs this one before Python 3.12
-)
+from typing import Any, NotRequired
 
-from pydantic import TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from app.ui.components.values import validate_items
 
 
 class SnippetPart(TypedDict):
@@ -57,15 +56,5 @@ def validate_summaries(value: object) -> list[Summary]:
     """
     if value is None or value == "":  # Gradio's front end sends "" for a component without a value
         return []
-    try:
-        summaries = _SUMMARIES.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = first["loc"]
-        place = " ".join(["Conversation", *map(str, path)]) if path else "The value of a conversation list"
-        raise ValueError(f"{place}: {first['msg']}.") from None
-    ids = [summary["id"] for summary in summaries]
-    if len(set(ids)) < len(ids):
-        twice = next(each for each in ids if ids.count(each) > 1)
-        raise ValueError(f"Conversations need different ids, but {twice!r} occurs more than once.")
-    return summaries
+    whole = "The value of a conversation list"
+    return validate_items(_SUMMARIES, value, whole=whole, item="Conversation {}", key="id")

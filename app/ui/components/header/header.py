@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from gradio.events import EventListener, Events
 
 from app.ui.components.component import FileComponent
+from app.ui.components.values import check_names, validate_text
 
 
 class Header(FileComponent):
@@ -49,8 +50,7 @@ class Header(FileComponent):
         Raises:
             ValueError: a panel is unknown, or ``value`` is no string.
         """
-        if unknown := set(panels) - set(self.PANELS):
-            raise ValueError(f"Unknown panels: {', '.join(sorted(unknown))}. Known: {', '.join(self.PANELS)}.")
+        check_names("panels", panels, self.PANELS)
         super().__init__(
             value,
             elem_id=elem_id,
@@ -65,27 +65,11 @@ class Header(FileComponent):
             menu_label=menu_label,
         )
 
-    def preprocess(self, payload: object) -> str:
-        """Returns the title, for a listener that has the header among its inputs."""
-        return self.postprocess(payload)
-
-    def postprocess(self, value: object) -> str:
-        """Returns the title that a listener returned.
-
-        Raises:
-            ValueError: ``value`` is no string.
-        """
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise ValueError(f"The title must be a string (got {type(value).__name__}).")
-        return value
+    def validate(self, value: object) -> str:
+        return validate_text(value, "The title")
 
     def api_info(self) -> dict[str, Any]:
         return {"type": "string"}
 
     def example_payload(self) -> str:
         return "New chat"
-
-    def example_value(self) -> str:
-        return self.example_payload()

@@ -54,16 +54,7 @@ class Model(FileComponent):
             can_change=can_change,
         )
 
-    def preprocess(self, payload: object) -> dict[str, Any] | None:
-        """Returns the state, for a listener that has the component among its inputs."""
-        return self.postprocess(payload)
-
-    def postprocess(self, value: object) -> dict[str, Any] | None:
-        """Returns the state that a listener returned.
-
-        Raises:
-            ValueError: ``value`` is no dict.
-        """
+    def validate(self, value: object) -> dict[str, Any] | None:
         if value is None or value == "":
             return None
         if not isinstance(value, dict):
@@ -75,6 +66,3 @@ class Model(FileComponent):
 
     def example_payload(self) -> dict[str, Any]:
         return {"state": "ready", "remote": True, "source": "models/guide", "model": {"name": "guide"}}
-
-    def example_value(self) -> dict[str, Any]:
-        return self.example_payload()
