@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.e2e.server import ROOT, free_port
 
 START_SECONDS = 120
-EXAMPLE = re.compile(r"^```python\n(.*?demo\.launch\(\)\n)```$", re.DOTALL | re.MULTILINE)
+EXAMPLE = re.compile(r"^```python\n((?:(?!```).)*?demo\.launch\(\)\n)```$", re.DOTALL | re.MULTILINE)
 
 #: Serves the example's ``demo`` below a path of an app that is itself mounted below another.
 BELOW_A_PATH = """
@@ -74,10 +74,10 @@ demo.launch()
 """
 
 
-def example() -> str:
-    found = EXAMPLE.findall((ROOT / "docs" / "components.md").read_text(encoding="utf-8"))
-    assert len(found) == 1, "the page has one example that can be run"
-    return str(found[0])
+def examples() -> tuple[str, str]:
+    """The short example, and the one with events."""
+    short, long = EXAMPLE.findall((ROOT / "docs" / "components.md").read_text(encoding="utf-8"))
+    return short, long
 
 
 Start = Callable[..., str]
@@ -169,14 +169,27 @@ def chat_with(page: Page, url: str) -> None:
     expect(user).to_have_count(1)
 
 
+def test_ten_lines_are_a_chat(start: Start, page: Page) -> None:
+    short, _ = examples()
+    assert len([line for line in short.splitlines() if line]) == 10
+    page.goto(start(short))
+    box = page.get_by_label("Message", exact=True)
+    for number, text in enumerate(("the first message", "and *another* one")):
+        box.fill(text)
+        box.press("Enter")
+        expect(page.locator(".dm-user .dm-text").nth(number)).to_have_text(text)
+        expect(page.locator(".dm-reply .dm-text").nth(number)).to_have_text(text.replace("*", ""))
+        expect(box).to_have_value("")
+
+
 def test_the_example_chats(start: Start, page: Page) -> None:
     before = {*(ROOT / "app").rglob("*.pyi")}
-    chat_with(page, start(example()))
+    chat_with(page, start(examples()[1]))
     assert {*(ROOT / "app").rglob("*.pyi")} == before, "Gradio wrote type stubs beside the components"
 
 
 def test_the_example_chats_below_a_path(start: Start, page: Page) -> None:
-    script = example().replace("demo.launch()\n", BELOW_A_PATH)
+    script = examples()[1].replace("demo.launch()\n", BELOW_A_PATH)
     chat_with(page, start(script, "/outer/sub/"))
 
 
