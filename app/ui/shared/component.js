@@ -37,7 +37,7 @@ export function load(name, url, styles, context) {
     await styled;
     return mount(context);
   }, failed);
-  component.catch(() => {}); // a page that waits for it gets the error, also one that begins to wait later
+  component.catch((error) => console.error(error)); // in an app without a script that waits for it, nothing else says so
   mounted.set(name, component);
   for (const resolve of waiting.get(name) ?? []) resolve(component);
   waiting.delete(name);
