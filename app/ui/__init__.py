@@ -1,4 +1,4 @@
-"""The chat page. Gradio lays out the panels; the ES modules in ``static/`` drive them through the JSON API."""
+"""The pages: the chat page, a Gradio app of ``components/``, and what ``pages/`` has for it and for the others."""
 
 from app.ui.gradio_patches import disable_type_stubs
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from app.ui.static_files import STATIC_DIR
+from app.ui.static_files import FILES_URL, STATIC_DIR
 from app.ui.theme import STYLES
 
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
@@ -33,9 +33,9 @@ ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _C
 
 PRELOADS = "".join(
     [
-        *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
+        *(f'<link rel="preload" as="style" href="{FILES_URL}/{name}" fetchpriority="low">' for name in STYLES),
         *(
-            f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
+            f'<link rel="modulepreload" href="{FILES_URL}/{name}" fetchpriority="low">'
             for name in find_modules(*ENTRIES)
         ),
     ]

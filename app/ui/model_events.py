@@ -35,8 +35,7 @@ def serve_model(model: Model, services: Callable[[], Services]) -> None:
     ``refresh`` shows its progress.
     """
 
-    async def refresh(request: gr.Request) -> dict[str, Any]:
-        identity_of(request)
+    async def refresh() -> dict[str, Any]:
         return view_engine(services().engine).model_dump(mode="json")
 
     async def swap(event: gr.EventData, request: gr.Request) -> dict[str, Any]:

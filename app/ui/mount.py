@@ -15,14 +15,13 @@ from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer
 from app.ui.html_head import PRELOADS
 from app.ui.options import page_options
 from app.ui.page import build_page
-from app.ui.static_files import STATIC_DIR, PageFiles
+from app.ui.static_files import FILES_URL, STATIC_DIR, PageFiles
 from app.ui.static_pages import install_pages
 from app.ui.theme import HEAD, page_theme
 
 if TYPE_CHECKING:
     from app.services.container import Services
 
-FILES_URL = "/ui/static"
 MAX_EVENTS = 256
 """How many of Gradio's events run at once; the others wait in its queue."""
 

@@ -10,6 +10,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 STATIC_DIR = Path(__file__).parent
+#: Where this package's files are served in this application.
+FILES_URL = "/ui/static"
 #: What a browser may load from this package: its Python sources lie in the same folders.
 SUFFIXES = frozenset({".js", ".mjs", ".css", ".svg"})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gradio as gr
 
+from app.ui.static_files import FILES_URL
+
 #: Stylesheets for components of ours in any Gradio app, in cascade order: a later one overrides an earlier one.
 SHARED_STYLES = ("shared/tokens.css", "shared/icons.css", "shared/controls.css")
 #: Stylesheets of the chat page, in cascade order.
@@ -22,7 +24,7 @@ STYLES = (
 HEAD = "\n".join(
     [
         '<meta name="color-scheme" content="light dark">',
-        *(f'<link rel="stylesheet" href="/ui/static/{name}">' for name in STYLES),
+        *(f'<link rel="stylesheet" href="{FILES_URL}/{name}">' for name in STYLES),
     ]
 )
 
