@@ -174,6 +174,9 @@ def test_ten_lines_are_a_chat(start: Start, page: Page) -> None:
     assert len([line for line in short.splitlines() if line]) == 10
     page.goto(start(short))
     box = page.get_by_label("Message", exact=True)
+    box.fill("typed early")  # perhaps before the script of the component is loaded
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    expect(box).to_have_value("typed early")
     for number, text in enumerate(("the first message", "and *another* one")):
         box.fill(text)
         box.press("Enter")

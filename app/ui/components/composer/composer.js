@@ -52,6 +52,7 @@ export class Composer extends Component {
 
   #watchProps() {
     const { props } = this;
+    if (this.text !== "" && !props.value) props.value = this.text; // typed before this script was loaded
     const described = ["placeholder", "submit_label", "stop_label", "hint", "note", "max_length", "interactive", "canned"];
     const describe = () => {
       this.textarea.placeholder = props.placeholder;
