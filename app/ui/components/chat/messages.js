@@ -1,6 +1,7 @@
 // The scrolling list of messages.
 
 import { replaceChildren } from "../../shared/dom.js";
+import { Following, isAtEnd } from "./following.js";
 import { actionButton } from "./message_actions.js";
 import { ReplyView } from "./reply_view.js";
 import { userMessage } from "./user_message.js";
@@ -13,6 +14,7 @@ import { changeOf } from "./value.js";
 export class MessageList {
   /** @type {Map<string, View>} what the last call of `show` shows, by id */
   #views = new Map();
+  #following = new Following();
 
   /**
    * @param {{scroller: HTMLElement, list: HTMLElement, latest: HTMLElement}} elements
@@ -23,9 +25,7 @@ export class MessageList {
     this.scroller = scroller;
     this.list = list;
     this.latest = latest;
-    this.following = true;
-    this.lastTop = 0;
-    this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.scroller.addEventListener("scroll", () => this.#look(), { passive: true });
     this.latest.addEventListener("click", () => {
       this.toLatest();
       this.scroller.focus({ preventScroll: true });
@@ -36,6 +36,7 @@ export class MessageList {
   clear() {
     this.#views.clear();
     this.list.replaceChildren();
+    this.#following.put({ top: 0 }, this.following);
   }
 
   /**
@@ -56,7 +57,7 @@ export class MessageList {
     const grewAbove = before.length > 0 && [...this.#views.keys()].indexOf(before[0]) > 0;
     const last = messages.at(-1);
     if (last?.role === "user" && !shown.has(last.id)) this.toLatest();
-    else if (grewAbove) this.scroller.scrollTop = this.scroller.scrollHeight - (scrollHeight - scrollTop);
+    else if (grewAbove) this.#keepFromBottom(scrollHeight - scrollTop);
     else this.followDown();
   }
 
@@ -81,7 +82,23 @@ export class MessageList {
     const fromBottom = this.scroller.scrollHeight - this.scroller.scrollTop;
     this.list.prepend(...messages.map((message) => this.#build(message).element));
     this.#sayOnce();
+    this.#keepFromBottom(fromBottom);
+  }
+
+  /** @param {number} fromBottom  pixels from the top of the view to the end of the content */
+  #keepFromBottom(fromBottom) {
     this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
+    this.#following.put(this.#where, this.following);
+  }
+
+  /** Whether new text keeps the end in view. */
+  get following() {
+    return this.#following.on;
+  }
+
+  /** Keeps the view where it is, whatever text is added. */
+  stay() {
+    this.#following.put(this.#where, false);
   }
 
   // The scroll position, for `returnTo` after the messages are rebuilt.
@@ -92,8 +109,8 @@ export class MessageList {
   /** @param {number} place */
   returnTo(place) {
     this.scroller.scrollTop = place;
-    this.lastTop = place;
-    this.following = this.#fromEnd() < 24;
+    const where = this.#where;
+    this.#following.put(where, isAtEnd(where.fromEnd));
     this.#showLatest();
   }
 
@@ -133,9 +150,8 @@ export class MessageList {
   lookAt(id) {
     const element = this.#elementOf(id);
     if (!element) return false;
-    this.following = false;
     element.scrollIntoView({ block: "center" });
-    this.lastTop = this.scroller.scrollTop;
+    this.stay();
     element.classList.add("dm-found");
     element.tabIndex = -1;
     element.focus({ preventScroll: true });
@@ -154,14 +170,19 @@ export class MessageList {
   }
 
   toLatest() {
-    this.following = true;
-    this.followDown();
+    this.#toEnd();
+    this.#showLatest();
   }
 
   followDown() {
-    if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
-    this.lastTop = this.scroller.scrollTop;
+    this.#following.look(this.#where);
+    if (this.following) this.#toEnd();
     this.#showLatest();
+  }
+
+  #toEnd() {
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#following.put(this.#where, true);
   }
 
   /** @param {Message} message @returns {{element: HTMLElement, reply: ReplyView | null}} */
@@ -188,22 +209,17 @@ export class MessageList {
     return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`);
   }
 
-  #fromEnd() {
-    return this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight;
+  get #where() {
+    const { scrollTop: top, scrollHeight, clientHeight } = this.scroller;
+    return { top, fromEnd: scrollHeight - top - clientHeight };
   }
 
-  #scrolled() {
-    const top = this.scroller.scrollTop;
-    const fromEnd = this.#fromEnd();
-    // Scrolling up by any amount stops following. If the content shrank, the browser scrolls by itself and the end
-    // stays in view, which must not.
-    if (top < this.lastTop && fromEnd >= 1) this.following = false;
-    else if (fromEnd < 24) this.following = true;
-    this.lastTop = top;
+  #look() {
+    this.#following.look(this.#where);
     this.#showLatest();
   }
 
   #showLatest() {
-    this.latest.hidden = this.following || this.#fromEnd() < 24;
+    this.latest.hidden = !this.#following.isBehind(this.#where);
   }
 }

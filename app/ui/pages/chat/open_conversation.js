@@ -252,7 +252,7 @@ export class OpenConversation {
       return;
     }
     crossTab.broadcast("conversation-changed", { id: this.conversationId });
-    this.messages.following = false; // keep the scroll position at the message whose version changed
+    this.messages.stay(); // at the message whose version changed
     await this.reopen();
     this.messages.focusVersion(id, step);
   }
