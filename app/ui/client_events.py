@@ -52,6 +52,7 @@ def on_server(
         outputs=list(outputs or ()),
         js=f"async (...values) => {{ await (await {_scripts()}).reachServer(); return values; }}",
         preprocess=False,
+        queue=False,
         trigger_mode=trigger_mode,
         **_OPTIONS,
     )
