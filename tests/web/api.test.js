@@ -68,6 +68,10 @@ test("a query leaves out what is null or undefined, not what is false, zero or e
   assert.equal(query({ a: null, b: undefined, c: false, d: 0, e: "", f: "x y&z" }), "c=false&d=0&e=&f=x+y%26z");
 });
 
+test("a query has each value of a list, and none of an empty one", () => {
+  assert.equal(query({ flag: ["low_rated", "a&b"], none: [], state: "open" }), "flag=low_rated&flag=a%26b&state=open");
+});
+
 test("ids do not repeat", () => {
   const ids = new Set(Array.from({ length: 1000 }, randomId));
   assert.equal(ids.size, 1000);

@@ -75,9 +75,12 @@ function signInAgain() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
 }
 
-/** The query string of these parameters, without those that are null or undefined. @param {Record<string, unknown>} parameters */
+/**
+ * The query string of these parameters: without those that are null or undefined, and with each value of a list.
+ * @param {Record<string, unknown>} parameters
+ */
 export function query(parameters) {
-  const chosen = Object.entries(parameters).flatMap(([name, value]) => (value === null || value === undefined ? [] : [[name, String(value)]]));
+  const chosen = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, String(each)]));
   return new URLSearchParams(chosen).toString();
 }
 

@@ -2,7 +2,9 @@
 
 import { query, request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
-import { button, DayRange, field, latest, moment, zone } from "./controls.js";
+import { moment } from "../../shared/formats.js";
+import { button, DayRange, field, latest } from "./controls.js";
+import { zone } from "./days.js";
 import { problem, register } from "./desk.js";
 
 /** @import { Actions, AuditEntry, AuditEntryPage } from "../../shared/api_types.js" */

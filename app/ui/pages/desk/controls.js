@@ -1,32 +1,7 @@
-// Shared by the sections: a date range, labelled fields, buttons, and formatting of numbers and times.
+// Shared by the sections: a date range, labelled fields, buttons.
 
 import { make, storage } from "../../shared/dom.js";
-
-export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-
-/** @param {number} number */
-const two = (number) => String(number).padStart(2, "0");
-/** @param {Date} date */
-export const isoDay = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-
-const whole = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-
-/** @param {number} number */
-export const count = (number) => whole.format(number);
-/** @param {number} number */
-export const compact = (number) => (number < 10_000 ? whole.format(number) : short.format(number));
-/** @param {string} iso */
-export const moment = (iso) => moments.format(new Date(iso));
-/** @param {number} number @param {string} word */
-export const plural = (number, word, words = `${word}s`) => `${count(number)} ${number === 1 ? word : words}`;
-
-/** @param {number | null} milliseconds */
-export function seconds(milliseconds) {
-  if (milliseconds === null) return "–";
-  return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
-}
+import { dayOf, lastDays } from "./days.js";
 
 let fields = 0;
 /**
@@ -55,9 +30,9 @@ export function button(name, onclick, { kind = "", ...attributes } = {}) {
 export class DayRange {
   /** @param {(days: {first: string, last: string}) => unknown} changed  called on every change */
   constructor(changed) {
-    const today = new Date();
-    this.first = make("input", { type: "date", max: isoDay(today) });
-    this.last = make("input", { type: "date", max: isoDay(today) });
+    const today = dayOf(new Date());
+    this.first = make("input", { type: "date", max: today });
+    this.last = make("input", { type: "date", max: today });
     const kept = (storage.read("sessionStorage", "deskmate.desk.days") ?? "").split(" ");
     if (kept.length === 2) [this.first.value, this.last.value] = kept;
     if (!this.first.value || !this.last.value) this.#lately(30);
@@ -89,9 +64,9 @@ export class DayRange {
 
   /** @param {number} days */
   #lately(days) {
-    const today = new Date();
-    this.last.value = isoDay(today);
-    this.first.value = isoDay(new Date(today.getFullYear(), today.getMonth(), today.getDate() - days + 1));
+    const { first, last } = lastDays(days);
+    this.first.value = first;
+    this.last.value = last;
   }
 }
 

@@ -1,8 +1,10 @@
 // The usage plots. The table below them has the same numbers.
 
 import { make } from "../../shared/dom.js";
+import { compact, rate, seconds } from "../../shared/formats.js";
 import uPlot from "../../shared/vendor/uplot.esm.js";
-import { compact, seconds } from "./controls.js";
+import { beginningOf } from "./days.js";
+import { daysRange, valuesRange, WHOLE_STEPS } from "./plot_scales.js";
 
 /** @import { Usage } from "../../shared/api_types.js" */
 
@@ -14,17 +16,14 @@ const PLOTS = [
   ["Messages", compact, true, [["Messages", "messages", "--dm-chart-1"], ["Conversations", "conversations", "--dm-chart-2"]]],
   ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dm-chart-2"], ["Completion", "completion_tokens", "--dm-chart-1"]]],
   ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dm-chart-2"], ["Median", "ttft_p50_ms", "--dm-chart-1"]]],
-  ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dm-chart-1"]]],
+  ["Tokens per second", rate, false, [["Median", "tokens_per_second_p50", "--dm-chart-1"]]],
   ["Users", compact, true, [["Users", "users", "--dm-chart-1"]]],
   ["Ratings", compact, true, [["Liked", "thumbs_up", "--dm-chart-1"], ["Disliked", "thumbs_down", "--dm-chart-3"]]],
 ];
 const HEIGHT = 180;
-const WHOLE = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-/** @param {string} name */
-const midnight = (name) => new Date(`${name}T00:00:00`).getTime() / 1000;
 
 export class Plots {
   /** @type {Usage[]} */
@@ -70,7 +69,7 @@ export class Plots {
       const label = `${title} by day. The table below has the numbers.`;
       const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
       this.element.append(make("figure", { class: "dm-card dk-plot" }, make("figcaption", {}, title), frame));
-      const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => /** @type {number | null} */ (day[field])))];
+      const data = [this.#days.map(({ name }) => beginningOf(name)), ...lines.map(([, field]) => this.#days.map((day) => /** @type {number | null} */ (day[field])))];
       const plot = new uPlot(options(frame, frame.clientWidth || 300, write, columns, lines), data, frame);
       this.#plots.push({ plot, frame });
     }
@@ -108,12 +107,12 @@ function options(frame, width, write, columns, lines) {
     height: HEIGHT,
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "usage" }, points: { size: 7 } },
     scales: {
-      x: { range: (_plot, first, last) => [first - 43_200, last + 43_200] }, // a column is a day wide
-      y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.1 : 1] },
+      x: { range: (_plot, first, last) => daysRange(first, last) },
+      y: { range: (_plot, _min, max) => valuesRange(max) },
     },
     axes: [
       { ...axis, size: 28, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },
-      { ...axis, size: 58, incrs: columns ? WHOLE : undefined, values: (_plot, ticks) => ticks.map(write) },
+      { ...axis, size: 58, incrs: write === rate ? undefined : WHOLE_STEPS, values: (_plot, ticks) => ticks.map(write) },
     ],
     series: [
       { label: "Day", value: (_plot, at) => (at === null || at === undefined ? "–" : new Date(at * 1000).toLocaleDateString()) },

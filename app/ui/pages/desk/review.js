@@ -3,7 +3,9 @@
 import { query, request } from "../../shared/api.js";
 import { reasonName } from "../../components/chat/feedback.js";
 import { make } from "../../shared/dom.js";
-import { button, DayRange, field, latest, moment, zone } from "./controls.js";
+import { moment } from "../../shared/formats.js";
+import { button, DayRange, field, latest } from "./controls.js";
+import { zone } from "./days.js";
 import { announce, isAdmin, problem, register } from "./desk.js";
 
 /** @import { Exchange, ExchangeMessage, GivenOpinion, ReviewItem, ReviewItemPage, Viewer } from "../../shared/api_types.js" */
@@ -137,8 +139,7 @@ function show(place, viewer) {
   range.element.append(field("Show", state));
 
   function load(further = false) {
-    const parameters = new URLSearchParams(query({ ...range.value, zone, state: state.value, limit: PAGE, cursor: further ? cursor : null }));
-    for (const flag of chosen) parameters.append("flag", flag);
+    const parameters = query({ ...range.value, zone, state: state.value, flag: [...chosen], limit: PAGE, cursor: further ? cursor : null });
     place.setAttribute("aria-busy", "true");
     more.disabled = true;
     return runLatest(

@@ -2,16 +2,13 @@
 
 import { query, request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
-import { compact, count, DayRange, latest, seconds, zone } from "./controls.js";
+import { compact, count, percent, rate, seconds } from "../../shared/formats.js";
+import { DayRange, latest } from "./controls.js";
+import { zone } from "./days.js";
 import { problem, register } from "./desk.js";
 import { Plots } from "./plots.js";
 
 /** @import { Usage, UsageReport } from "../../shared/api_types.js" */
-
-/** @param {number | null} number */
-const rate = (number) => (number === null ? "–" : number.toFixed(1));
-/** @param {number} part @param {number} all */
-const share = (part, all) => (all === 0 ? "–" : `${Math.round((100 * part) / all)} %`);
 
 /** @type {[name: string, cell: (day: Usage) => string][]} */
 const COLUMNS = [
@@ -42,10 +39,10 @@ function tiles(total) {
     tile("Conversations", compact(total.conversations), `${compact(total.messages)} messages`),
     tile("Replies", compact(total.replies), `${count(total.failed)} failed or interrupted`),
     tile("Users", compact(total.users), "who got a reply"),
-    tile("Completion tokens", compact(total.completion_tokens), `${compact(total.prompt_tokens)} prompt tokens, ${share(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
+    tile("Completion tokens", compact(total.completion_tokens), `${compact(total.prompt_tokens)} prompt tokens, ${percent(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
     tile("Time to first token", seconds(total.ttft_p50_ms), `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
     tile("Tokens/s", rate(total.tokens_per_second_p50), "median of the replies"),
-    tile("Liked", share(total.thumbs_up, rated), `${count(total.thumbs_up)} up, ${count(total.thumbs_down)} down`),
+    tile("Liked", percent(total.thumbs_up, rated), `${count(total.thumbs_up)} up, ${count(total.thumbs_down)} down`),
   );
 }
 

@@ -2,7 +2,8 @@
 
 import { request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
-import { button, field, latest, moment, plural } from "./controls.js";
+import { moment, plural } from "../../shared/formats.js";
+import { button, field, latest } from "./controls.js";
 import { announce, problem, register } from "./desk.js";
 
 /** @import { AccountView, DeletionPreview, LinkView, PeopleView, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
