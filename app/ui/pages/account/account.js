@@ -2,29 +2,16 @@
 
 import { request, signOut } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
+import { clientName, keyText, sessionText, storageText, usedText } from "./account_text.js";
 import { onSubmit, errorMessage } from "./forms.js";
 
 /** @import { CreatedKey, KeyView, SessionView, Storage } from "../../shared/api_types.js" */
-
-const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-/** @param {string} iso */
-const moment = (iso) => moments.format(new Date(iso));
 
 const problem = byId("dp-problem");
 /** @param {string} text */
 const say = (text) => {
   byId("dp-said").textContent = text;
 };
-
-/** A readable browser and system name from a User-Agent header. @param {string} agent */
-export function browserOf(agent) {
-  const names = [["Edg/", "Edge"], ["OPR/", "Opera"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
-  const systems = [["Android", "Android"], ["iPhone", "iPhone"], ["iPad", "iPad"], ["Windows", "Windows"], ["Mac OS", "macOS"], ["Linux", "Linux"]];
-  /** @param {string[][]} list */
-  const find = (list) => list.find(([mark]) => agent.includes(mark))?.[1];
-  const [browser, system] = [find(names), find(systems)];
-  return browser && system ? `${browser} on ${system}` : (browser ?? (agent.slice(0, 60) || "Unknown client"));
-}
 
 /** @param {() => unknown} work */
 async function act(work) {
@@ -62,68 +49,46 @@ function list(path, draw) {
 
 const showSessions = list("/api/account/sessions", (/** @type {SessionView[]} */ sessions) => {
   byId("dp-sessions").replaceChildren(
-    ...sessions.map(({ id, user_agent: agent, address, last_seen_at: seen, current }) => {
-      const name = browserOf(agent);
-      const about = `${current ? "This session" : `Last seen ${moment(seen)}`} · ${address}`;
-      if (current) return line(name, about);
+    ...sessions.map((session) => {
+      const { id, user_agent: agent, address, current } = session;
+      const name = clientName(agent);
+      if (current) return line(name, sessionText(session));
       const end = () =>
         act(async () => {
           await request("DELETE", `/api/account/sessions/${id}`);
           await showSessions();
           say("The session was signed out.");
         });
-      return line(name, about, button("Sign out", `Sign out ${name}, ${address}`, end));
+      return line(name, sessionText(session), button("Sign out", `Sign out ${name}, ${address}`, end));
     }),
   );
 });
 
 const showKeys = list("/api/account/keys", (/** @type {KeyView[]} */ keys) => {
   byId("dp-keys").replaceChildren(
-    ...keys.map(({ id, name, beginning, scopes, expires_at: ends, last_used_at: used }) => {
-      const about = [
-        `${beginning}…`,
-        scopes.includes("chat") ? "chat and list models" : "list models only",
-        used ? `last used ${moment(used)}` : "never used",
-        ends ? `${new Date(ends) < new Date() ? "expired" : "expires"} ${moment(ends)}` : "never expires",
-      ].join(" · ");
+    ...keys.map((key) => {
+      const { id, name } = key;
       const revoke = () =>
         act(async () => {
           await request("DELETE", `/api/account/keys/${id}`);
           await showKeys();
           say(`The key “${name}” was revoked.`);
         });
-      return line(name, about, button("Revoke", `Revoke ${name}`, revoke));
+      return line(name, keyText(key), button("Revoke", `Revoke ${name}`, revoke));
     }),
   );
 });
 
-/** A readable size. A small size above zero is never shown as 0. @param {number} bytes */
-export function sizeOf(bytes) {
-  const mebibytes = bytes / 2 ** 20;
-  /** @param {number} value @param {number} digits */
-  const number = (value, digits) => value.toLocaleString(undefined, { maximumFractionDigits: digits });
-  if (mebibytes >= 1024) return `${number(mebibytes / 1024, 1)} GiB`;
-  if (bytes > 0 && mebibytes < 0.1) return "less than 0.1 MiB";
-  return `${number(mebibytes, mebibytes < 10 ? 1 : 0)} MiB`;
-}
-
 async function showStorage() {
   /** @type {Storage} */
   const storage = await request("GET", "/api/account/storage");
-  const { used_bytes: used, max_bytes: maxBytes, conversations, max_conversations: maxConversations } = storage;
-  /** @param {string} what @param {string | null} limit */
-  const of = (what, limit) => (limit === null ? what : `${what} of ${limit}`);
-  const room = of(sizeOf(used), maxBytes === null ? null : sizeOf(maxBytes));
-  const number = of(conversations.toLocaleString(), maxConversations === null ? null : maxConversations.toLocaleString());
-  const full = (maxBytes !== null && used >= maxBytes) || (maxConversations !== null && conversations >= maxConversations);
-  const near = maxBytes !== null && used > 0.9 * maxBytes;
-  const advice = full ? " To add more, delete some conversations." : near ? " Your storage is almost full." : "";
-  byId("dp-storage-said").textContent = `You use ${room}, in ${number} conversations.${advice}`;
+  byId("dp-storage-said").textContent = storageText(storage);
+  const { used_bytes: used, max_bytes: max } = storage;
   const meter = byId("dp-storage");
-  meter.hidden = maxBytes === null;
-  if (maxBytes === null) return;
-  Object.assign(meter, { max: maxBytes, high: 0.9 * maxBytes, optimum: 0, value: Math.min(used, maxBytes) });
-  meter.textContent = room;
+  meter.hidden = max === null;
+  if (max === null) return;
+  Object.assign(meter, { max, high: 0.9 * max, optimum: 0, value: Math.min(used, max) });
+  meter.textContent = usedText(storage);
 }
 
 function listen() {

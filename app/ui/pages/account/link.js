@@ -2,6 +2,7 @@
 
 import { request } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
+import { linkToken } from "./address.js";
 import { onSubmit, errorMessage } from "./forms.js";
 
 /** @import { Link } from "../../shared/api_types.js" */
@@ -12,9 +13,7 @@ const ROLES = {
   viewer: "As a viewer, you have read-only access.",
 };
 
-const token = location.pathname.startsWith("/invitation/")
-  ? decodeURIComponent(location.pathname.slice("/invitation/".length))
-  : location.hash.slice(1);
+const token = linkToken(location);
 
 /** @param {Link} link */
 function describe({ purpose, role, name, local_conversations: count }) {

@@ -2,23 +2,8 @@
 
 import { request } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
+import { redirectTarget } from "./address.js";
 import { onSubmit } from "./forms.js";
-
-/**
- * The redirect target, limited to this origin: the `next` parameter is untrusted (open redirect).
- * @param {string | null} wanted
- * @param {string} origin
- */
-export function placeToGo(wanted, origin) {
-  if (!wanted?.startsWith("/")) return "/";
-  let place;
-  try {
-    place = new URL(wanted, origin);
-  } catch {
-    return "/";
-  }
-  return place.origin === origin ? place.pathname + place.search + place.hash : "/";
-}
 
 const password = byId("dp-password");
 
@@ -29,5 +14,5 @@ onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
     password.select();
     throw error;
   }
-  location.assign(placeToGo(new URLSearchParams(location.search).get("next"), location.origin));
+  location.assign(redirectTarget(new URLSearchParams(location.search).get("next"), location.origin));
 });
