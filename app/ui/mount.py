@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
 from app.ui.component_files import files_served_at
@@ -35,10 +34,6 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     @app.get("/ui/options", include_in_schema=False)
     async def options(request: Request) -> dict[str, object]:
         return await page_options(services(), identity_of(request))
-
-    @app.get("/desk", include_in_schema=False)
-    async def desk() -> FileResponse:
-        return FileResponse(STATIC_DIR / "pages" / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     install_pages(app)
     stop_loading_timer()

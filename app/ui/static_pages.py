@@ -1,4 +1,4 @@
-"""Static pages without Gradio: sign-in, first-admin setup, invitation and account."""
+"""Static pages without Gradio: sign-in, first-admin setup, invitation, account and desk."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from fastapi.responses import FileResponse
 
 from app.ui.static_files import STATIC_DIR
 
-#: Route to file in ``pages/account/``. The pages' scripts load their data from the JSON API.
+#: Route to file in ``pages/``. The pages' scripts load their data from the JSON API.
 _PAGES = {
-    "/sign-in": "sign_in.html",
-    "/setup": "link.html",
-    "/invitation/{token}": "link.html",
-    "/account": "account.html",
+    "/sign-in": "account/sign_in.html",
+    "/setup": "account/link.html",
+    "/invitation/{token}": "account/link.html",
+    "/account": "account/account.html",
+    "/desk": "desk/desk.html",
 }
+#: Browsers revalidate a page on each use, like its scripts: one from before an update does not fit the new scripts.
+_HEADERS = {"Cache-Control": "no-cache"}
 
 
 def install_pages(app: FastAPI) -> None:
@@ -24,6 +27,6 @@ def install_pages(app: FastAPI) -> None:
 
 def _add(app: FastAPI, path: str, name: str) -> None:
     async def page() -> FileResponse:
-        return FileResponse(STATIC_DIR / "pages" / "account" / name, media_type="text/html; charset=utf-8")
+        return FileResponse(STATIC_DIR / "pages" / name, media_type="text/html; charset=utf-8", headers=_HEADERS)
 
     app.add_api_route(path, page, include_in_schema=False)

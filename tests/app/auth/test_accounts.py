@@ -164,6 +164,8 @@ async def test_a_page_leads_to_the_way_in_and_back(here: Desk) -> None:
             shown = await http.get(page)
             assert shown.status_code == 200
             assert "script-src 'self';" in shown.headers["content-security-policy"]
+            # A page that the browser had kept from before an update would not fit the new scripts.
+            assert shown.headers["cache-control"] == "no-cache"
         for asked in ("/api/conversations", "/config", "/ui/options", "/nowhere"):
             assert (await http.get(asked)).status_code == (404 if asked == "/nowhere" else 401)
         openai = await http.get("/v1/models")
