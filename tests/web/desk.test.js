@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
+import { latest } from "../../app/ui/pages/desk/controls.js";
 import { beginningOf, dayOf, lastDays } from "../../app/ui/pages/desk/days.js";
 import { daysRange, valuesRange, WHOLE_STEPS } from "../../app/ui/pages/desk/plot_scales.js";
+import { settle } from "./fakes.js";
 
 const HERE = process.env.TZ;
 afterEach(() => {
@@ -60,4 +62,35 @@ test("the steps of whole numbers are whole, ascend, and reach further than a yea
   assert.deepEqual(WHOLE_STEPS.slice(0, 7), [1, 2, 5, 10, 20, 50, 100]);
   assert.ok(WHOLE_STEPS.every((step, index) => Number.isSafeInteger(step) && step > (WHOLE_STEPS[index - 1] ?? 0)));
   assert.ok(WHOLE_STEPS.at(-1) > 1e12);
+});
+
+/** Requests of one section, each answered by the test, and what the section shows. */
+function requests(number) {
+  const runLatest = latest();
+  const shown = [];
+  const calls = Array.from({ length: number }, () => {
+    const call = Promise.withResolvers();
+    runLatest(() => call.promise, (answer) => shown.push(answer), (error) => shown.push(error.message));
+    return call;
+  });
+  return { calls, shown };
+}
+
+test("an answer or an error that comes after a newer request was made is not shown", async () => {
+  const { calls: [first, second, third], shown } = requests(3);
+  first.resolve("first");
+  third.resolve("third");
+  await settle();
+  second.reject(new Error("second"));
+  await settle();
+  assert.deepEqual(shown, ["third"]);
+});
+
+test("the newest request's error is shown, and an older answer does not replace it", async () => {
+  const { calls: [first, second], shown } = requests(2);
+  second.reject(new Error("second"));
+  await settle();
+  first.resolve("first");
+  await settle();
+  assert.deepEqual(shown, ["second"]);
 });
