@@ -10,7 +10,7 @@ RUN_WEB_TESTS := $(NODE) --disable-warning=MODULE_TYPELESS_PACKAGE_JSON --test "
 # Tests start dozens of servers, and without bytecode files each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-web test-full test-compose lint bench guide readme lock clean
+.PHONY: help run test test-web test-full test-compose lint bench guide docs lock clean
 
 help:
 	@echo "make run        install what is missing and start the chat at http://127.0.0.1:7860"
@@ -21,7 +21,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, eslint, tsc --strict, the layers as import contracts"
 	@echo "make bench      compare the engine with its peers on this machine; ARGS=--quick for a short run"
 	@echo "make guide      train the bundled model again"
-	@echo "make readme     regenerate the tables of README.md and docs/, the export schema and the scripts' API types"
+	@echo "make docs       write what follows from the code: the tables in docs/, the export schema, the scripts' API types"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
 	@echo "make clean      remove .venv, node_modules and caches; keeps the conversations in data/"
 
@@ -66,9 +66,9 @@ guide:
 	@scripts/setup.sh run
 	$(PYTHON) models/guide/train.py $(ARGS)
 
-readme:
+docs:
 	@scripts/setup.sh run
-	$(PYTHON) scripts/readme_tables.py
+	$(PYTHON) scripts/docs_tables.py
 	$(PYTHON) scripts/export_schema.py
 	$(PYTHON) scripts/api_types.py
 

@@ -129,7 +129,8 @@ async def measure(folder: Path, *, lengths: list[int], chats: int, repeats: int)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     tokenizer = AutoTokenizer.from_pretrained(GUIDE)
     tokenizer.save_pretrained(folder / "model")
-    words = re.sub(r"[`*|#\[\]()]", "", (ROOT / "README.md").read_text())
+    pages = " ".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    words = re.sub(r"[`*|#\[\]()]", "", pages)
     texts = [text for text in re.split(r"(?<=[.!?])\s+", words) if 40 < len(text) < 200]
     settings = EngineSettings(_env_file=None, model=str(folder / "model"), max_model_len=CONTEXT_LENGTH, device="cpu")
     medians: dict[str, dict[str, float]] = {}

@@ -46,14 +46,22 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.model.adapters import has_unused_adapter
     from engine.model.load import find_model, prepare_model
-    from engine.model.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
+    from engine.model.sizing import (
+        SERVER_WEIGHT_FORMATS,
+        WEIGHT_FORMATS,
+        ModelSize,
+        WeightFormat,
+        check_context,
+        model_size,
+    )
     from engine.remote.client import RemoteEngine
 
 __all__ = [
     "BACKGROUND_PRIORITY",
-    "BYTES_PER_WEIGHT",
     "MAX_PRIORITY",
     "PARAMETERS",
+    "SERVER_WEIGHT_FORMATS",
+    "WEIGHT_FORMATS",
     "Caller",
     "ChatEngine",
     "ChatMessage",
@@ -94,6 +102,7 @@ __all__ = [
     "Truncation",
     "UnsupportedParameterError",
     "Utilisation",
+    "WeightFormat",
     "check_context",
     "find_model",
     "has_unused_adapter",
@@ -115,7 +124,10 @@ def __getattr__(name: str) -> Any:
         from engine.remote.client import RemoteEngine
 
         return RemoteEngine
-    if name in ("BYTES_PER_WEIGHT", "ModelSize", "check_context", "model_size"):
+    if name in (
+        *("SERVER_WEIGHT_FORMATS", "WEIGHT_FORMATS", "ModelSize", "WeightFormat"),
+        *("check_context", "model_size"),
+    ):
         from engine.model import sizing
 
         return getattr(sizing, name)

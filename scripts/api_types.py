@@ -1,4 +1,4 @@
-"""Writes app/ui/shared/api_types.d.ts, the JSON API's models as TypeScript types. Part of make readme.
+"""Writes app/ui/shared/api_types.d.ts, the JSON API's models as TypeScript types. Part of make docs.
 
 The pages' scripts name these types in JSDoc, so a field that is renamed here fails ``make lint`` there.
 """
@@ -22,7 +22,7 @@ from app.turns.events import TurnEvent  # noqa: E402
 from engine import Engine, EngineSettings  # noqa: E402
 
 FILE = ROOT / "app" / "ui" / "shared" / "api_types.d.ts"
-HEADER = "// Written by scripts/api_types.py (make readme) from the JSON API's models; edit those, not this.\n"
+HEADER = "// Written by scripts/api_types.py (make docs) from the JSON API's models; edit those, not this.\n"
 _PREFIX = "#/components/schemas/"
 _PRIMITIVES = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 #: Fields of the models that clients do not get.

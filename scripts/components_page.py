@@ -1,4 +1,4 @@
-"""Writes the reference of the Gradio components in docs/components.md from their classes. Run by ``make readme``."""
+"""Writes the reference of the Gradio components in docs/components.md from their classes. Run by ``make docs``."""
 
 from __future__ import annotations
 

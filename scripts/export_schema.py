@@ -1,4 +1,4 @@
-"""Writes docs/export-format.schema.json from the code that reads and writes exports. Part of make readme."""
+"""Writes docs/export-format.schema.json from the code that reads and writes exports. Part of make docs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from engine.remote.dialects import DIALECTS
 _HEAD = """# Sampling parameters
 
 This page is for users who tune replies and for those who write programs: what each parameter does, what it takes, and
-where it can be set. It is written from `engine/parameter_table.py` by `make readme`.
+where it can be set. It is written from `engine/parameter_table.py` by `make docs`.
 
 A parameter that is not set has the model's own default, from its `generation_config.json`, or else changes nothing. A
 value out of range is refused with an error that names the parameter, the value and the range; nothing is clamped.

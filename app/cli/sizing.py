@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from textwrap import wrap
 
-from engine import BYTES_PER_WEIGHT, ModelSize
+from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, ModelSize, WeightFormat
 
 CARDS = (24, 48, 80, 141)
 """Memory of common GPUs in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
@@ -36,21 +36,37 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
     if size.window is not None and size.window < context:
         yield f"Layers with a sliding window keep at most {size.window:,} tokens of a conversation."
     yield ""
-    rows = [("weights", "weights GB", "+ cache GB", "= GB", *(f"{card} GB cards" for card in CARDS))]
-    for dtype in BYTES_PER_WEIGHT:
-        weights, cache = size.weights(dtype), users * each
-        cards = (_cards(weights, users, each, card) for card in CARDS)
-        rows.append((dtype, _gb(weights), _gb(cache), _gb(weights + cache), *cards))
-    yield from _aligned(rows)
+    yield "Deskmate's engine, on one GPU, or on a CPU with that much memory:"
+    yield from _table(size, WEIGHT_FORMATS, users, each, "card", _on_one_card)
     yield ""
-    yield "Under the cards: how many are needed, and how many such users they hold."
+    yield "A model server with several GPUs, such as vLLM (ENGINE_REMOTE_URL):"
+    yield from _table(size, SERVER_WEIGHT_FORMATS, users, each, "cards", _on_cards)
+    yield ""
+    yield "Under the cards: how many are needed, where it may be several, and how many such users they hold."
     assumed = (
         f"Assumed: GB are 10^9 bytes; {USABLE:.0%} of a card is used, {WORK_GB:g} GB of that for the computation and "
         f"the runtime; several cards (2, 4 or {MAX_GPUS}) share weights and cache evenly; every user has a reply in "
-        "flight and a full context at the same time, and no two share a prefix; int8 and int4 are formats of the "
-        "weights, embeddings and output layer stay bf16."
+        "flight and a full context at the same time, and no two share a prefix; embeddings stay bf16. Deskmate's "
+        "engine reads the bf16 weights first, so a card must hold those too; on a CPU, a model that runs in C++ takes "
+        "its weights about twice."
     )
     yield from wrap(assumed, WIDTH)
+
+
+def _table(
+    size: ModelSize,
+    formats: Mapping[str, WeightFormat],
+    users: int,
+    each: int,
+    card_column: str,
+    cell: Callable[[ModelSize, WeightFormat, int, int, int], str],
+) -> Iterator[str]:
+    rows = [("weights", "weights GB", "+ cache GB", "= GB", *(f"{card} GB {card_column}" for card in CARDS))]
+    for name, number_format in formats.items():
+        weights, cache = size.weights(number_format), users * each
+        cells = (cell(size, number_format, users, each, card) for card in CARDS)
+        rows.append((name, _gb(weights), _gb(cache), _gb(weights + cache), *cells))
+    yield from _aligned(rows)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -60,15 +76,31 @@ def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cells)
 
 
-def _cards(weights: int, users: int, each: int, card: int) -> str:
-    usable_gb = USABLE * card - WORK_GB
+def _on_one_card(size: ModelSize, number_format: WeightFormat, users: int, each: int, card: int) -> str:
+    """Returns how many users the engine holds on one card."""
+    if "cuda" not in number_format.devices:
+        return "CPU only"
+    usable = _usable(card)
+    held = int((usable - size.weights(number_format)) // each)
+    if held < 1 or size.weights(WEIGHT_FORMATS["bf16"]) > usable:
+        return "no"
+    return f"{held:,} users" if held >= users else f"{held:,} of {users:,}"
+
+
+def _on_cards(size: ModelSize, number_format: WeightFormat, users: int, each: int, card: int) -> str:
+    """Returns how many cards a model server needs, and how many users they hold."""
     count = 1
     while count <= MAX_GPUS:
-        held = int((count * usable_gb * GB - weights) // each)
+        held = int((count * _usable(card) - size.weights(number_format)) // each)
         if held >= users:
             return f"{count}: {held:,} users"
         count *= 2
     return "more"
+
+
+def _usable(card: int) -> float:
+    """Returns the bytes of a card, given in GB, that weights and cache may take."""
+    return (USABLE * card - WORK_GB) * GB
 
 
 def _gb(size: float) -> str:

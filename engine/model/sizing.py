@@ -17,12 +17,45 @@ from typing import Any, Final
 import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.errors import InvalidRequestError, ModelLoadError, first_line
 
-BYTES_PER_WEIGHT: Final[Mapping[str, float]] = MappingProxyType({"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128})
-"""Bytes per weight, by format. ``int4`` has a 2-byte scale and a half-byte zero point for each group of 128."""
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """A number format of a model's linear layers. Embeddings stay in bf16."""
+
+    bytes_per_weight: float  #: scales included
+    devices: frozenset[str]  #: the types of device on which the engine runs it
+    output_bytes: float | None = None  #: bytes per weight of the output layer; None for bf16
+    quantizes_experts: bool = False  #: also the matrices of a mixture's experts, which are no linear layers
+
+
+_EVERYWHERE = frozenset({"cpu", "cuda"})
+
+WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
+    {
+        "bf16": WeightFormat(2.0, _EVERYWHERE),
+        "int8": WeightFormat(1.0, _EVERYWHERE, output_bytes=1.0),
+        "fp8": WeightFormat(1.0, frozenset({"cuda"})),
+        "int4": WeightFormat(0.5 + 4 / 32, frozenset({"cpu"}), output_bytes=1.0),
+    }
+)
+"""The formats of this engine (:mod:`engine.model.quantization`). ``int4`` has a 2-byte scale and a 2-byte zero point
+for each group of 32 (:data:`engine.model.linears.INT4_GROUP`)."""
+
+SERVER_WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
+    {
+        "bf16": WeightFormat(2.0, frozenset({"cuda"})),
+        "8 bits": WeightFormat(1.0, frozenset({"cuda"}), quantizes_experts=True),
+        "4 bits": WeightFormat(0.5 + 2.5 / 128, frozenset({"cuda"}), quantizes_experts=True),
+    }
+)
+"""The usual formats of checkpoints for model servers such as vLLM. 4 bits have a 2-byte scale and a half-byte zero
+point for each group of 128 (AWQ, GPTQ)."""
+_BF16_BYTES = 2
 CACHE_BYTES = 2
 """Bytes of a number in the KV cache: bf16 for every weight format."""
 BLOCK = 16
@@ -43,18 +76,25 @@ class ModelSize:
 
     name: str
     parameters: int  #: number of parameters
-    quantizable: int  #: number of parameters in matrices other than the embeddings and the output layer
+    linear: int  #: number of weights in linear layers other than the output layer
+    experts: int  #: number of parameters in other matrices than those of linear layers and embeddings
+    output: int  #: number of weights of the output layer
+    is_tied: bool  #: the output layer shares its weights with the embeddings
     layers: tuple[CacheLayer, ...]
     max_context: int
 
-    def weights(self, dtype: str) -> int:
-        """Returns the size of the weights. Embeddings and output layer stay in bf16.
+    def weights(self, number_format: WeightFormat) -> int:
+        """Returns the size of the weights in a format: what is not quantized stays in bf16.
 
-        Args:
-            dtype: a key of :data:`BYTES_PER_WEIGHT`.
+        A quantized output layer that shares its weights with the embeddings is another copy of them.
         """
-        kept = (self.parameters - self.quantizable) * BYTES_PER_WEIGHT["bf16"]
-        return math.ceil(kept + self.quantizable * BYTES_PER_WEIGHT[dtype])
+        quantized = self.linear + (self.experts if number_format.quantizes_experts else 0)
+        size = quantized * number_format.bytes_per_weight
+        kept = self.parameters - quantized
+        if number_format.output_bytes is not None:
+            size += self.output * number_format.output_bytes
+            kept -= 0 if self.is_tied else self.output
+        return math.ceil(size + kept * _BF16_BYTES)
 
     @property
     def cache_per_token(self) -> int:
@@ -92,9 +132,8 @@ def model_size(model: str) -> ModelSize:
             "support. Its server's start-up log says how large its cache is."
         )
     layers = _cache_layers(text, model)
-    parameters, quantizable = _count(config, model)
     context = getattr(text, "max_position_embeddings", None) or 0
-    return ModelSize(model, parameters, quantizable, layers, context)
+    return ModelSize(model, **_count(config, model), layers=layers, max_context=context)
 
 
 def _config(model: str) -> Any:
@@ -159,8 +198,8 @@ def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
     return tuple(CacheLayer(numbers, window if kind == "sliding_attention" else None) for kind in kinds)
 
 
-def _count(config: Any, model: str) -> tuple[int, int]:
-    """Returns the number of parameters, and how many of them can be quantized."""
+def _count(config: Any, model: str) -> dict[str, Any]:
+    """Returns the number of parameters by what they belong to, as fields of :class:`ModelSize`."""
     try:
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -169,11 +208,17 @@ def _count(config: Any, model: str) -> tuple[int, int]:
             f"{model} is a {config.model_type} model, which transformers cannot build as a causal language model: "
             f"{first_line(error)}"
         ) from error
-    ends = (made.get_input_embeddings(), made.get_output_embeddings())
-    whole = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
-    parameters = {id(parameter): parameter for parameter in made.parameters()}
-    quantizable = sum(each.numel() for key, each in parameters.items() if each.ndim >= 2 and key not in whole)
-    return sum(each.numel() for each in parameters.values()), quantizable
+    embeddings, output = made.get_input_embeddings(), made.get_output_embeddings()
+    ends = {id(parameter) for end in (embeddings, output) if end is not None for parameter in end.parameters()}
+    inner = {id(parameter): parameter for parameter in made.parameters() if id(parameter) not in ends}
+    linear = {id(module.weight) for module in made.modules() if isinstance(module, nn.Linear)} & inner.keys()
+    return {
+        "parameters": sum({id(parameter): parameter.numel() for parameter in made.parameters()}.values()),
+        "linear": sum(inner[key].numel() for key in linear),
+        "experts": sum(each.numel() for key, each in inner.items() if each.ndim >= 2 and key not in linear),
+        "output": 0 if output is None else output.weight.numel(),
+        "is_tied": output is not None and embeddings is not None and output.weight is embeddings.weight,
+    }
 
 
 def check_context(size: ModelSize, context: int) -> None:

@@ -1,4 +1,4 @@
-// Written by scripts/api_types.py (make readme) from the JSON API's models; edit those, not this.
+// Written by scripts/api_types.py (make docs) from the JSON API's models; edit those, not this.
 
 /** Changes to the caller's account. */
 export interface AccountChange {

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from app.cli.main import main
-from engine import model_size
+from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, EngineSettings, ModelLoadError, model_size
+from engine.model import quantization
 from testing.models import FAMILIES
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +53,7 @@ def test_the_example_in_the_docs_is_what_the_command_prints(
 ) -> None:
     write(tmp_path / "Qwen" / "Qwen3-8B", QWEN3_8B)
     monkeypatch.chdir(tmp_path)
-    docs = (ROOT / "docs" / "SCALING.md").read_text(encoding="utf-8")
+    docs = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     example = re.search(r"<!-- begin example -->\n```\n\$ deskmate (.*)\n([^`]*)```\n<!-- end example -->", docs)
     assert example is not None
     with pytest.raises(SystemExit):
@@ -59,25 +61,50 @@ def test_the_example_in_the_docs_is_what_the_command_prints(
     assert capsys.readouterr().out == example[2]
 
 
+def results(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
 def test_the_numbers_in_the_docs_are_those_that_were_measured() -> None:
-    docs = (ROOT / "docs" / "SCALING.md").read_text(encoding="utf-8")
+    docs = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
 
-    def measured(name: str) -> Any:
-        return json.loads((ROOT / "benchmarks" / "results" / f"2026-11-21-{name}.json").read_text())
+    def rate(name: str, model: str, work: str) -> float:
+        rows = [row for row in results(name)["rows"] if row["engine"] == "deskmate"]
+        figures = next(row["figures"] for row in rows if (row["model"], row["work"]) == (model, work))
+        return float(figures["decode" if work == "1 chat" else "throughput"])
 
-    rates = {
-        (row["model"], row["work"]): f"{median(each['total_rate'] for each in row['deskmate']):.0f}"
-        for row in measured("engine_vs_transformers")["rows"]
-    }
-    assert f"eight chats at once | {rates['guide', '8 chats']} tokens per second" in docs
-    assert f"| {rates['S', '1 chat']} and {rates['S', '8 chats']} tokens per second" in docs
-    assert f"`R` = {rates['S', '8 chats']}" in docs
-    saving = measured("persistence")["databases"]["sqlite"]["64 replies"]
-    assert f"{saving['tokens_per_s']['turns, saved']:,.0f} tokens per second" in docs
+    small, amx = "2026-11-22-bench-small", "2026-11-22-bench-amx-vllm"
+    product = results("2026-11-23-product")["medians"]["the whole product"]["tokens_per_s"]
+    assert f"of the whole product | {product:,.0f} |" in docs
+    assert f"at once | {rate(small, 'guide', '1 chat'):,.0f}; {rate(small, 'guide', '8 chats'):,.0f} |" in docs
+    assert f"at once | {rate(small, 'S', '1 chat'):.0f}; {rate(small, 'S', '8 chats'):.0f} |" in docs
+    assert f"at once | {rate(amx, 'M', '1 chat'):.1f}; {rate(amx, 'M', '8 chats'):.1f} |" in docs
+    used = round(rate(small, "S", "8 chats"))
+    assert f"`R` = {used}" in docs
+    assert f"1,000 / (3,600 × {used} × 0.25) = {1000 / (3600 * used * 0.25):.4f}" in docs
+    saving = results("2026-11-21-persistence")["databases"]["sqlite"]["64 replies"]
     assert f"saving takes {saving['share_taken_by_saving']:.1%}".replace("%", " %") in docs
-    queries = measured("history")["databases"]["sqlite"]["all"]["queries"]
-    page, search = (queries[name]["p50_ms"] for name in ("first page of conversations", "search, common word"))
-    assert f"a page of conversations in {page:.0f} ms, a search in {search:.0f} ms" in docs
+    queries = results("2026-11-21-history")["databases"]["sqlite"]["all"]["queries"]
+    assert f"two million messages {queries['search, common word']['p50_ms']:.0f} ms" in docs
+
+
+def test_the_numbers_without_amx_in_the_docs_are_those_that_were_measured() -> None:
+    """Every figure of the table, and no figure where none was measured."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split("### Without AMX")[1]
+    table = [re.split(r" *\| *", line)[1:-1] for line in page.split("\n\n")[2].splitlines()]
+    engines = dict(zip(table[0][2:], ("deskmate", "transformers", "llama.cpp", "vllm-eager"), strict=True))
+    models = {"M, 473 M parameters": ("m", "M"), "M, in 8 bits": ("m-int8", "M"), "S, 32 M parameters": ("small", "S")}
+    models["the guide, 4 M parameters"] = ("small", "guide")
+    works = {"one chat, decode": "1 chat", "8 chats at once": "8 chats", "32 chats at once": "32 chats"}
+    assert len(table) == 2 + 8
+    for model, work, *shown in table[2:]:
+        name, label = models[model]
+        rows = results(f"2026-11-22-bench-{name}")["rows"]
+        figures = {row["engine"]: row["figures"] for row in rows if (row["model"], row["work"]) == (label, works[work])}
+        for engine, cell in zip(engines.values(), shown, strict=True):
+            measured = figures.get(engine, {}).get("decode" if work == "one chat, decode" else "throughput")
+            digits = 1 if measured is not None and measured < 100 else 0
+            assert cell == ("" if measured is None else f"{measured:,.{digits}f}"), (model, work, engine)
 
 
 def test_the_worked_example_by_hand(tmp_path: Path) -> None:
@@ -85,10 +112,74 @@ def test_the_worked_example_by_hand(tmp_path: Path) -> None:
     assert size.cache_per_token == 36 * 2 * 8 * 128 * 2 == 147_456
     assert size.cache(8192) == 8192 * 147_456
     assert size.parameters == 8_190_735_360  # as the hub has it
-    ends = 2 * 151_936 * 4096
-    assert size.weights("bf16") == 2 * size.parameters
-    assert size.weights("int8") == size.quantizable + 2 * (size.parameters - size.quantizable)
-    assert 0 < size.parameters - size.quantizable - ends < 1_000_000  # norms
+    end = 151_936 * 4096
+    norms = size.parameters - size.linear - 2 * end
+    assert (size.output, size.experts, size.is_tied) == (end, 0, False)
+    assert 0 < norms < 1_000_000
+    weights = {name: size.weights(number_format) for name, number_format in WEIGHT_FORMATS.items()}
+    assert weights == {
+        "bf16": 2 * size.parameters,
+        "int8": size.linear + end + 2 * (end + norms),
+        "fp8": size.linear + 2 * (2 * end + norms),
+        "int4": size.linear * 5 // 8 + end + 2 * (end + norms),
+    }
+    assert size.weights(SERVER_WEIGHT_FORMATS["8 bits"]) == size.linear + 2 * (2 * end + norms)
+
+
+def test_an_output_layer_in_fewer_bits_is_another_copy_of_the_embeddings_that_it_shares(tmp_path: Path) -> None:
+    tied = model_size(write(tmp_path / "model", {**QWEN3_8B, "tie_word_embeddings": True}))
+    assert tied.is_tied
+    assert tied.weights(WEIGHT_FORMATS["int8"]) == tied.linear + tied.output + 2 * (tied.parameters - tied.linear)
+    assert tied.weights(WEIGHT_FORMATS["bf16"]) == 2 * tied.parameters
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_report_offers_the_formats_that_the_engine_loads(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With everything that a machine can lack there, what is refused is refused for the device alone."""
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device=None: (9, 0))
+    monkeypatch.setattr(quantization, "triton_unavailable_reason", lambda _device: None)
+    names = [name for name in get_args(EngineSettings.model_fields["quantization"].annotation) if name != "none"]
+    assert {*names, "bf16"} == set(WEIGHT_FORMATS)
+    for name in names:
+        expected = nullcontext() if device in WEIGHT_FORMATS[name].devices else pytest.raises(ModelLoadError)
+        with expected:
+            quantization.choose_linears(name, torch.device(device), torch.bfloat16)
+
+
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The cells under the cards by format: of this engine, and of a model server."""
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--size", *arguments])
+    assert ended.value.code in (0, None)
+    tables = capsys.readouterr().out.split("\n\n")[1:3]
+    first, second = (
+        {cells[0]: cells[4:] for line in table.splitlines()[2:] if (cells := re.split(r"  +", line))}
+        for table in tables
+    )
+    return first, second
+
+
+def test_the_engine_is_not_said_to_hold_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write(tmp_path / "model", QWEN3_8B)
+    own, servers = reported(capsys, model, "--context", "8192", "--users", "50")
+    assert set(own) == set(WEIGHT_FORMATS)
+    assert set(servers) == set(SERVER_WEIGHT_FORMATS)
+    assert set(own["int4"]) == {"CPU only"}
+    assert not [cell for cells in own.values() for cell in cells if ":" in cell], "the engine uses one card"
+    usable = 80 * 0.9 - 2
+    held = int((usable * 10**9 - 2 * 8_190_735_360) // (8192 * 147_456))
+    assert own["bf16"][2] == f"{held} of 50"
+    assert servers["bf16"][2].startswith("2: ")
+
+
+def test_a_card_must_hold_the_weights_as_they_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """23 billion parameters: 46 GB in bf16, of which a card of 48 GB has 41.2, and half of that in 8 bits."""
+    model = write(tmp_path / "model", {**QWEN3_8B, "num_hidden_layers": 114})
+    own, servers = reported(capsys, model, "--context", "1024", "--users", "1")
+    assert own["int8"][1] == own["fp8"][1] == "no"
+    assert own["int8"][2] != "no"
+    assert servers["8 bits"][1].startswith("1: ")
 
 
 def test_the_model_in_the_box_has_as_many_weights_as_its_file() -> None:
@@ -118,7 +209,9 @@ def test_experts_are_weights_too(tmp_path: Path) -> None:
     size = model_size(write(tmp_path / "model", small("mixtral")))
     experts = 2 * 4 * 3 * 64 * 128
     assert size.parameters > experts
-    assert size.quantizable > experts
+    assert size.experts >= experts
+    eight_bits, own = SERVER_WEIGHT_FORMATS["8 bits"], WEIGHT_FORMATS["fp8"]
+    assert size.weights(own) - size.weights(eight_bits) == size.experts, "this engine leaves experts in bf16"
 
 
 @pytest.mark.parametrize(

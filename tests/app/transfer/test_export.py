@@ -317,6 +317,6 @@ def test_the_schema_in_docs_is_that_of_the_code() -> None:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.FILE.read_text(encoding="utf-8") == module.schema_text(), "run: make readme"
+    assert module.FILE.read_text(encoding="utf-8") == module.schema_text(), "run: make docs"
     described = json.loads(module.schema_text())
     assert described["required"] == ["format", "version", "conversations"]

@@ -23,7 +23,7 @@ def api_types() -> ModuleType:
 
 
 def test_the_types_are_those_of_the_models(api_types: ModuleType) -> None:
-    assert api_types.FILE.read_text(encoding="utf-8") == api_types.api_types_text(), "run: make readme"
+    assert api_types.FILE.read_text(encoding="utf-8") == api_types.api_types_text(), "run: make docs"
 
 
 def test_responses_have_every_field_and_requests_may_leave_out_what_has_a_default(api_types: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""A support desk as the README sets one up: a folder, three secrets, docker compose."""
+"""A support desk as docs/deploy.md sets one up: a folder, three secrets, docker compose."""
 
 from __future__ import annotations
 

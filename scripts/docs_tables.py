@@ -1,6 +1,6 @@
-"""Writes docs/sampling.md and the tables of README.md and other pages in docs/ from the code they describe.
+"""Writes docs/sampling.md and the tables of the other pages in docs/ from the code they describe.
 
-Run by ``make readme``. To fail if one of them is out of date: .venv/bin/python scripts/readme_tables.py --check
+Run by ``make docs``. To fail if one of them is out of date: .venv/bin/python scripts/docs_tables.py --check
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ from scripts.components_page import components_reference  # noqa: E402
 from scripts.markdown_table import markdown_table  # noqa: E402
 from scripts.sampling_page import sampling_page  # noqa: E402
 
-README = ROOT / "README.md"
-SCALING = ROOT / "docs" / "SCALING.md"
-COMPONENTS = ROOT / "docs" / "components.md"
-SAMPLING = ROOT / "docs" / "sampling.md"
+DOCS = ROOT / "docs"
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
@@ -87,8 +84,8 @@ def parameters_text() -> str:
     own_names = f"{', '.join(names['deskmate'][:-1])} and {names['deskmate'][-1]}"
     text = (
         f"The API takes OpenAI's sampling parameters ({texts['openai']}), vLLM's additional ones under the same names "
-        f"({texts['vllm']}), and {own_names}. [`docs/sampling.md`](docs/sampling.md) says what each of them "
-        "takes and does."
+        f"({texts['vllm']}), and {own_names}. [Sampling parameters](sampling.md) says what each of them takes "
+        "and does."
     )
     return "\n".join(textwrap.wrap(text, 125, break_on_hyphens=False))
 
@@ -145,19 +142,21 @@ def _first_paragraph(text: str) -> str:
     return " ".join(text.strip().split("\n\n")[0].split()).replace("``", "`")
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "application settings": lambda: settings_table(AppSettings),
-    "engine settings": lambda: settings_table(EngineSettings),
-    "routes": routes_table,
-    "commands": commands_table,
-    "metrics": metrics_table,
-    "sampling parameters": parameters_text,
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "api.md": {"sampling parameters": parameters_text, "routes": routes_table},
+    "components.md": {"components": components_reference},
+    "configuration.md": {
+        "application settings": lambda: settings_table(AppSettings),
+        "engine settings": lambda: settings_table(EngineSettings),
+        "commands": commands_table,
+    },
+    "metrics.md": {"metrics": metrics_table},
+    "scaling.md": {"model servers": servers_table},
 }
-SCALING_TABLES: dict[str, Callable[[], str]] = {"model servers": servers_table}
-COMPONENTS_TABLES: dict[str, Callable[[], str]] = {"components": components_reference}
+"""What is written from the code, by page in docs/ and by name."""
 
 
-def with_tables(readme: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
+def with_tables(page: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """Returns a page with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` regenerated.
 
     Raises:
@@ -166,21 +165,17 @@ def with_tables(readme: str, tables: Mapping[str, Callable[[], str]] = TABLES) -
     for name, build in tables.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         place = re.compile(f"{begin}.*?{end}", re.DOTALL)
-        if not place.search(readme):
+        if not place.search(page):
             raise ValueError(f"The page has no place for the table of {name}: {begin} ... {end}")
         table = build()
-        readme = place.sub(lambda _: f"{begin}\n{table}\n{end}", readme)  # noqa: B023 - used at once
-    return readme
+        page = place.sub(lambda _: f"{begin}\n{table}\n{end}", page)  # noqa: B023 - used at once
+    return page
 
 
 def pages() -> dict[Path, str]:
     """Returns each page's text as the code makes it."""
-    return {
-        README: with_tables(README.read_text(encoding="utf-8")),
-        SCALING: with_tables(SCALING.read_text(encoding="utf-8"), SCALING_TABLES),
-        COMPONENTS: with_tables(COMPONENTS.read_text(encoding="utf-8"), COMPONENTS_TABLES),
-        SAMPLING: sampling_page(),
-    }
+    written = {DOCS / name: with_tables((DOCS / name).read_text("utf-8"), tables) for name, tables in TABLES.items()}
+    return {**written, DOCS / "sampling.md": sampling_page()}
 
 
 def main() -> None:
@@ -188,7 +183,7 @@ def main() -> None:
         if "--check" not in sys.argv[1:]:
             page.write_text(wanted, encoding="utf-8")
         elif page.read_text(encoding="utf-8") != wanted:
-            sys.exit(f"{page.name} is out of date: run make readme.")
+            sys.exit(f"{page.name} is out of date: run make docs.")
 
 
 if __name__ == "__main__":
