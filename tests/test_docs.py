@@ -180,6 +180,14 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not any(ROOT.glob(name.rstrip("/")))] == []
 
 
+@pytest.mark.parametrize("package", ["app", "engine"])
+def test_the_page_on_architecture_lists_every_floor(package: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split(f"| `{package}/`, top floor first |")[1].split("\n\n")[0]
+    folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert {name for name in folders if f"`{name}/`" not in table} == set()
+
+
 def test_every_page_that_the_code_names_exists() -> None:
     names = re.compile(r"(?<![\w./-])docs/[\w-]+\.(?:md|png|json)|(?<![\w./-])(?:CONTRIBUTING|CHANGELOG|SECURITY)\.md")
     lost = {
