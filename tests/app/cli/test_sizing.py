@@ -88,25 +88,6 @@ def test_the_numbers_in_the_docs_are_those_that_were_measured() -> None:
     assert f"two million messages {queries['search, common word']['p50_ms']:.0f} ms" in docs
 
 
-def test_the_numbers_without_amx_in_the_docs_are_those_that_were_measured() -> None:
-    """Every figure of the table, and no figure where none was measured."""
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split("### Without AMX")[1]
-    table = [re.split(r" *\| *", line)[1:-1] for line in page.split("\n\n")[2].splitlines()]
-    engines = dict(zip(table[0][2:], ("deskmate", "transformers", "llama.cpp", "vllm-eager"), strict=True))
-    models = {"M, 473 M parameters": ("m", "M"), "M, in 8 bits": ("m-int8", "M"), "S, 32 M parameters": ("small", "S")}
-    models["the guide, 4 M parameters"] = ("small", "guide")
-    works = {"one chat, decode": "1 chat", "8 chats at once": "8 chats", "32 chats at once": "32 chats"}
-    assert len(table) == 2 + 8
-    for model, work, *shown in table[2:]:
-        name, label = models[model]
-        rows = results(f"2026-11-22-bench-{name}")["rows"]
-        figures = {row["engine"]: row["figures"] for row in rows if (row["model"], row["work"]) == (label, works[work])}
-        for engine, cell in zip(engines.values(), shown, strict=True):
-            measured = figures.get(engine, {}).get("decode" if work == "one chat, decode" else "throughput")
-            digits = 1 if measured is not None and measured < 100 else 0
-            assert cell == ("" if measured is None else f"{measured:,.{digits}f}"), (model, work, engine)
-
-
 def test_the_worked_example_by_hand(tmp_path: Path) -> None:
     size = model_size(write(tmp_path / "model", QWEN3_8B))
     assert size.cache_per_token == 36 * 2 * 8 * 128 * 2 == 147_456

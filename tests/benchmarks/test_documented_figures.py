@@ -1,0 +1,64 @@
+"""The figures in docs/benchmarks.md are those in benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def table(section: str) -> list[list[str]]:
+    """The cells of a section's first table, its header first."""
+    lines = [line for line in PAGE.split(f"## {section}\n")[1].split("\n#")[0].splitlines() if line.startswith("|")]
+    return [re.split(r" *\| *", line)[1:-1] for line in lines if not line.startswith("| ---")]
+
+
+def as_shown(measured: float, cell: str) -> bool:
+    """Whether ``cell`` is that figure, rounded as the cell is."""
+    return cell == f"{measured:,.{len(cell.partition('.')[2])}f}"
+
+
+def test_every_figure_beside_a_peer_is_one_of_its_run() -> None:
+    rows = table("With AMX")[1:]
+    assert len(rows) == 12
+    for work, own, peer, ratio, run in rows:
+        measured = results(f"2026-11-22-bench-amx-{run.split('`')[1]}")["rows"]
+        theirs = peer.split()[-1]
+        for cell, is_own in ((own, True), (theirs, False)):
+            figures = [
+                row["figures"].values()
+                for row in measured
+                if (row["engine"] == "deskmate") == is_own and row["figures"]
+            ]
+            assert any(as_shown(figure, cell) for values in figures for figure in values), (work, cell)
+        quotient = float(own.replace(",", "")) / float(theirs.replace(",", ""))
+        is_time = "token," in work or "first token" in work
+        assert float(ratio) == pytest.approx(1 / quotient if is_time else quotient, rel=0.015), work
+
+
+def test_every_figure_beside_all_peers_is_that_of_its_run() -> None:
+    """Every figure of the table, and no figure where none was measured."""
+    header, *rows = table("Without AMX")
+    engines = dict(zip(header[2:], ("deskmate", "transformers", "llama.cpp", "vllm-eager"), strict=True))
+    models = {"M, 473 M parameters": ("m", "M"), "M, in 8 bits": ("m-int8", "M"), "S, 32 M parameters": ("small", "S")}
+    models["the guide, 4 M parameters"] = ("small", "guide")
+    works = {"one chat, decode": "1 chat", "8 chats at once": "8 chats", "32 chats at once": "32 chats"}
+    assert len(rows) == 8
+    for model, work, *shown in rows:
+        name, label = models[model]
+        measured_rows = results(f"2026-11-22-bench-{name}")["rows"]
+        of_work = [row for row in measured_rows if (row["model"], row["work"]) == (label, works[work])]
+        figures = {row["engine"]: row["figures"] for row in of_work}
+        for engine, cell in zip(engines.values(), shown, strict=True):
+            measured = figures.get(engine, {}).get("decode" if work == "one chat, decode" else "throughput")
+            assert cell == "" if measured is None else as_shown(measured, cell), (model, work, engine)
