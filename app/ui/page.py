@@ -26,7 +26,7 @@ async () => {
   } catch (error) {
     const failedToLoad = page ? error.name === "LoadError" : error instanceof TypeError;
     if (!failedToLoad) throw error;
-    document.getElementById("dm-alert").textContent = "Part of the page failed to load. Reloading …";
+    document.querySelector("#dm-composer .dm-alert").textContent = "Part of the page failed to load. Reloading …";
     document.documentElement.classList.add("dm-visible");
     setTimeout(() => location.reload(), 2000);
   }

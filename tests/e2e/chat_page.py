@@ -47,7 +47,7 @@ class ChatPage:
 
     @property
     def alert(self) -> Locator:
-        return self.page.locator("#dm-alert")
+        return self.page.locator("#dm-composer .dm-alert")
 
     @property
     def stop_button(self) -> Locator:
@@ -63,10 +63,10 @@ class ChatPage:
 
     @property
     def titles(self) -> Locator:
-        return self.page.locator("#dm-list .dm-row-title")
+        return self.page.locator(".dm-list .dm-row-title")
 
     def row(self, title: str) -> Locator:
-        return self.page.locator("#dm-list .dm-row").filter(has_text=title)
+        return self.page.locator(".dm-list .dm-row").filter(has_text=title)
 
     def press_in_row(self, title: str, entry: str) -> None:
         """Point at a conversation in the list, open its menu and choose an entry."""

@@ -151,7 +151,7 @@ def test_search_in_titles_and_texts(seeded: ChatPage) -> None:
     expect(seeded.row("Beta")).to_have_count(0)
     expect(seeded.row("Alpha").first.locator(".dm-row-snippet")).to_contain_text("quartz")
     search.fill("no such words anywhere")
-    expect(seeded.page.locator("#dm-list-note")).to_have_text("Nothing found.")
+    expect(seeded.page.locator(".dm-list-note")).to_have_text("Nothing found.")
     search.fill("")
     expect(seeded.row("Beta").first).to_be_visible()
 
@@ -187,14 +187,14 @@ def test_a_search_opens_at_the_message_on_whatever_branch(server: Server, new_ta
 
 
 def test_pins_and_days_order_the_list(seeded: ChatPage) -> None:
-    groups = seeded.page.locator("#dm-list .dm-group")
+    groups = seeded.page.locator(".dm-list .dm-group")
     expect(groups).to_contain_text(["Today"])
     seeded.press_in_row("Beta", "Pin")
     expect(groups).to_contain_text(["Pinned", "Today"])
     expect(seeded.titles.first).to_have_text("Beta")
     seeded.press_in_row("Beta", "Unpin")
     expect(groups).to_contain_text(["Today"])
-    expect(seeded.page.locator("#dm-list .dm-group", has_text="Pinned")).to_have_count(0)
+    expect(seeded.page.locator(".dm-list .dm-group", has_text="Pinned")).to_have_count(0)
 
 
 def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
@@ -207,7 +207,7 @@ def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
     expect(seeded.row("Beta")).to_have_count(1)
     expect(seeded.row("Alpha")).to_have_count(0)
     seeded.press_in_row("Beta", "Take out of the archive")
-    expect(seeded.page.locator("#dm-list-note")).to_have_text("No archived conversations.")
+    expect(seeded.page.locator(".dm-list-note")).to_have_text("No archived conversations.")
     archive.click()
     expect(seeded.row("Beta")).to_have_count(count)
 
@@ -218,7 +218,7 @@ def test_tags_are_chips_to_filter_by(seeded: ChatPage) -> None:
     expect(field).to_be_focused()
     field.fill("urgent, <i>odd</i>")
     field.press("Enter")
-    chip = seeded.page.locator("#dm-tags").get_by_text("#urgent", exact=True)
+    chip = seeded.page.locator(".dm-tags").get_by_text("#urgent", exact=True)
     chip.click()
     expect(chip).to_have_attribute("aria-pressed", "true")
     expect(seeded.titles).to_have_text(["Beta"])
@@ -226,7 +226,7 @@ def test_tags_are_chips_to_filter_by(seeded: ChatPage) -> None:
     seeded.press_in_row("Beta", "Tags")
     seeded.page.get_by_role("dialog").get_by_label("Tags").fill("")
     seeded.page.get_by_role("dialog").get_by_role("button", name="Save").click()
-    expect(seeded.page.locator("#dm-tags")).to_be_hidden()  # and with the last tag goes the filter
+    expect(seeded.page.locator(".dm-tags")).to_be_hidden()  # and with the last tag goes the filter
     expect(seeded.row("Alpha").first).to_be_visible()
 
 
@@ -239,7 +239,7 @@ def test_tags_that_are_read_again_stay_under_the_pointer(seeded: ChatPage) -> No
     seeded.press_in_row("Beta", "Tags")
     page.get_by_role("dialog").get_by_label("Tags").fill("lasting")
     page.keyboard.press("Enter")
-    chip = page.locator("#dm-tags").get_by_text("#lasting", exact=True)
+    chip = page.locator(".dm-tags").get_by_text("#lasting", exact=True)
     expect(chip).to_be_visible()
     chip.evaluate("chip => { window.chip = chip; }")
     [(route, answer)] = late
@@ -250,7 +250,7 @@ def test_tags_that_are_read_again_stay_under_the_pointer(seeded: ChatPage) -> No
     seeded.press_in_row("Beta", "Tags")
     page.get_by_role("dialog").get_by_label("Tags").fill("")
     page.keyboard.press("Enter")
-    expect(page.locator("#dm-tags")).to_be_hidden()
+    expect(page.locator(".dm-tags")).to_be_hidden()
 
 
 def test_a_reply_that_ends_elsewhere_is_marked_until_it_is_opened(chat: ChatPage, new_tab: NewTab) -> None:
@@ -275,7 +275,7 @@ def test_more_than_a_page_of_conversations_come_as_one_scrolls(server: Server, n
         seed_conversation(server.data_dir, f"One of many {number}", ["q", "a"])
     chat = new_tab()
     expect(chat.titles).to_have_count(50)
-    chat.page.locator("#dm-list-frame").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+    chat.page.locator(".dm-list-frame").evaluate("list => list.scrollTo(0, list.scrollHeight)")
     expect(chat.row("One of many 0")).to_have_count(1)
     shown = chat.titles.count()
     chat.page.evaluate("window.deskmate.conversations.refresh()")

@@ -85,13 +85,13 @@ def test_a_prompt_is_edited_and_the_file_comes_back_with_a_click(chat: ChatPage,
 
     chat.reload()
     chat.open_settings()
-    chat.page.locator("#dm-prompt input").click()
+    chat.page.locator(".dm-prompt input").click()
     chat.page.get_by_role("option", name="Support desk").click()
     chat.page.get_by_label("What is sold.").fill("kayaks")
-    told = chat.page.locator("#dm-prompt-text textarea")
+    told = chat.page.locator(".dm-prompt-text textarea")
     expect(told).to_have_value("You answer for our company and kayaks.")
     chat.page.get_by_role("button", name="Use these").click()
-    expect(chat.page.locator("#dm-prompt-about")).to_contain_text("Already in use.")
+    expect(chat.page.locator(".dm-prompt-about")).to_contain_text("Already in use.")
     expect(chat.setting("Temperature")).to_have_value("0.3")
 
     desk.bring_to_front()
@@ -102,7 +102,7 @@ def test_a_prompt_is_edited_and_the_file_comes_back_with_a_click(chat: ChatPage,
     # The page shows what the prompt is now, without being loaded again.
     chat.page.bring_to_front()
     for title in ("None", "Support desk"):
-        chat.page.locator("#dm-prompt input").click()
+        chat.page.locator(".dm-prompt input").click()
         chat.page.get_by_role("option", name=title).click()
     expect(told).to_have_value(re.compile("support desk of our company"))
     expect(chat.page.get_by_label("What is sold.")).to_have_count(0)

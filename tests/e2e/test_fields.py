@@ -49,7 +49,7 @@ def _assert_placeholders_are_pale(page: Page) -> None:
 
 def test_sentences_name_the_labels_of_the_page(chat: ChatPage) -> None:
     chat.open_settings()
-    note = chat.page.locator("#dm-settings-note")
+    note = chat.page.locator(".dm-settings-note")
     chat.set_number("Maximum length", "0")
     expect(note).to_have_text("Maximum length must be at least 1.")
     expect(note).to_be_in_viewport(ratio=1)

@@ -35,13 +35,13 @@ def test_a_conversation_goes_out_and_comes_in_again(server: Server, new_tab: New
     assert any(one["title"] == "Käse / Brot" for one in json.loads(text)["conversations"])
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
-    page.set_input_files("#dm-import-file", file)
+    page.set_input_files(".dm-import-file", file)
     expect(page.locator("#dm-toast")).to_contain_text("Nothing new")
 
     chat.press_in_row("Käse", "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(chat.row("Käse")).to_have_count(0)
-    page.set_input_files("#dm-import-file", file)
+    page.set_input_files(".dm-import-file", file)
     expect(page.locator("#dm-toast")).to_contain_text("1 conversation imported")
     chat.row("Käse").first.locator("a").click()
     expect(chat.users).to_have_text(["which cheese"])
@@ -51,7 +51,7 @@ def test_a_conversation_goes_out_and_comes_in_again(server: Server, new_tab: New
 def test_a_broken_file_says_where_and_brings_nothing(chat: ChatPage, tmp_path: Path) -> None:
     file = tmp_path / "broken.json"
     file.write_text('[{"mapping":\n {', encoding="utf-8")
-    chat.page.set_input_files("#dm-import-file", file)
+    chat.page.set_input_files(".dm-import-file", file)
     expect(chat.alert).to_contain_text("line 2")
     expect(chat.page.locator("#dm-toast")).to_be_empty()
 
@@ -71,7 +71,7 @@ def test_a_temporary_chat_is_not_in_the_list_and_says_what_it_is(chat: ChatPage,
     expect(mark).to_be_visible()
     other = new_tab()
     other.page.get_by_label("Search conversations").fill("between you")
-    expect(other.page.locator("#dm-list-note")).to_have_text("Nothing found.")
+    expect(other.page.locator(".dm-list-note")).to_have_text("Nothing found.")
     chat.go(None)
     expect(mark).to_be_hidden()
     expect(choice).to_have_attribute("aria-pressed", "false")  # the next one is kept again

@@ -109,14 +109,14 @@ def test_nothing_that_anybody_writes_runs(chat: ChatPage, desk: Page) -> None:
     assert_harmless(page, "body > div:not(.gradio-container)")
     page.keyboard.press("Escape")
     chat.open_settings()
-    page.locator("#dm-prompt input").click()
+    page.locator(".dm-prompt input").click()
     page.get_by_role("option", name=TITLE).click()
-    expect(page.locator("#dm-prompt-text textarea")).to_have_value(f"{TITLE}\n" + "\n".join(HOSTILE))
+    expect(page.locator(".dm-prompt-text textarea")).to_have_value(f"{TITLE}\n" + "\n".join(HOSTILE))
     assert_harmless(page, "#dm-settings")
     page.get_by_label("Search conversations").fill("onerror")
-    expect(page.locator("#dm-list .dm-group")).to_have_count(0)  # what a search finds stands under no day
+    expect(page.locator(".dm-list .dm-group")).to_have_count(0)  # what a search finds stands under no day
     expect(chat.titles.first).to_contain_text(TITLE)
     chat.row(TITLE).first.locator("a").click()
     expect(chat.replies.last).to_be_visible()
     assert_harmless(page, ".dm-messages")
-    assert_harmless(page, "#dm-list")
+    assert_harmless(page, ".dm-list")

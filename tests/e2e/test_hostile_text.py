@@ -37,7 +37,7 @@ HOSTILE = [
     '```x" onload="window.hacked=1\ncode\n```',
     "`<script>window.hacked=1</script>`",
     "<math><mtext><table><mglyph><style><img src=x onerror=window.hacked=1>",
-    "<div id=dm-box><div id=dm-alert>clobbered</div></div>",
+    "<div id=dm-composer class=dm-box><div class=dm-alert>clobbered</div></div>",
     "<a name=deskmate id=deskmate>clobber</a>",
     "| a | b |\n|---|---|\n| <img src=x onerror=window.hacked=1> | <script>window.hacked=1</script> |",
     "[ref]\n\n[ref]: javascript:window.hacked=1",
@@ -107,7 +107,7 @@ def test_hostile_titles(server: Server, reader: ChatPage) -> None:
     chat.page.keyboard.press("Escape")
     expect(chat.page.get_by_role("dialog")).to_be_hidden()
     chat.page.get_by_label("Search conversations").fill("onerror")
-    expect(chat.page.locator("#dm-list .dm-group")).to_have_count(0)  # what a search finds stands under no day
+    expect(chat.page.locator(".dm-list .dm-group")).to_have_count(0)  # what a search finds stands under no day
     expect(chat.row(title)).to_be_visible()
     _assert_harmless(chat)
-    expect(chat.page.locator("#dm-list img")).to_have_count(0)
+    expect(chat.page.locator(".dm-list img")).to_have_count(0)

@@ -115,7 +115,7 @@ def test_settings_whose_save_fails_after_the_chat_was_left_are_told_of_and_saved
     expect(short.setting("Temperature")).not_to_have_value("0.35")
     short.go(left)
     expect(short.setting("Temperature")).to_have_value("0.35")
-    expect(page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     short.reload().open_settings()
     expect(short.setting("Temperature")).to_have_value("0.35")
 

@@ -23,7 +23,7 @@ def test_settings_survive_a_reload(chat: ChatPage) -> None:
     chat.set_number("Top-k", "17")
     chat.set_number("Seed", "1234")
     chat.page.get_by_label("Stop strings").press_sequentially("END\nSTOP", delay=30)
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
 
     chat.reload().open_settings()
     expect(chat.setting("Temperature")).to_have_value("0.35")
@@ -48,7 +48,7 @@ def test_settings_of_a_chat_not_yet_begun_survive_a_reload_and_go_with_it(chat: 
 def test_each_conversation_has_its_own(chat: ChatPage, new_tab: NewTab) -> None:
     _short_chat(chat, "the warm one")
     chat.set_number("Temperature", "1.6")
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     other = new_tab()
     _short_chat(other, "the cold one")
     other.set_number("Temperature", "0.1")
@@ -81,14 +81,14 @@ def test_system_prompt_from_the_library_and_own_text(chat: ChatPage) -> None:
     chat.page.get_by_role("option").nth(1).click()
     expect(text).not_to_have_value("")
     chosen, words = choice.input_value(), text.input_value()
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     chat.reload().open_settings()
     expect(choice).to_have_value(chosen)
     expect(text).to_have_value(words)
 
     text.fill("Answer in one word.")
     expect(choice).to_have_value("Custom")
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     chat.reload().open_settings()
     expect(choice).to_have_value("Custom")
     expect(text).to_have_value("Answer in one word.")
@@ -104,7 +104,7 @@ def test_advanced_parameters_are_hidden_until_asked_for_and_say_that_they_are_ch
     chat.set_number("Presence penalty", "1.5")
     chat.set_number("Typical-p", "0.9")
     expect(advanced).to_have_text(re.compile("2 changed"))
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
 
     chat.reload().open_settings()
     advanced = chat.page.get_by_role("button", name="Advanced")
@@ -192,7 +192,7 @@ def test_a_preset_does_not_follow_into_another_chat(chat: ChatPage) -> None:
 
 
 def _choose_prompt(chat: ChatPage, title: str) -> None:
-    chat.page.locator("#dm-prompt input").click()
+    chat.page.locator(".dm-prompt input").click()
     chat.page.get_by_role("option", name=title, exact=True).click()
 
 
@@ -229,13 +229,13 @@ def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_
         chat.page.evaluate("window.held.forEach((go) => go())")
     chat.page.wait_for_timeout(500)
     expect(choice).to_have_value("None")
-    expect(chat.page.locator("#dm-prompt-text textarea")).to_have_value("")
+    expect(chat.page.locator(".dm-prompt-text textarea")).to_have_value("")
     assert chat.page.evaluate("window.deskmate.settings.value.system_prompt_name") is None
 
 
 def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
     chat.open_settings()
-    text = chat.page.locator("#dm-prompt-text textarea")
+    text = chat.page.locator(".dm-prompt-text textarea")
     titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
     _hold_queue(chat)
     _choose_prompt(chat, titles[0])
@@ -253,9 +253,9 @@ def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
 def test_without_a_server_a_prompt_is_refused_but_none_and_an_own_text_are_not(chat: ChatPage) -> None:
     with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):  # as in the next test
         chat.open_settings()
-    note = chat.page.locator("#dm-settings-note")
+    note = chat.page.locator(".dm-settings-note")
     choice = chat.page.get_by_role("combobox", name="System prompt")
-    text = chat.page.locator("#dm-prompt-text textarea")
+    text = chat.page.locator(".dm-prompt-text textarea")
     titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
     chat.page.context.set_offline(True)
     _choose_prompt(chat, titles[0])
@@ -289,7 +289,7 @@ def test_without_a_server_a_preset_is_refused_and_the_panel_tells_what_holds(cha
     before = chat.setting("Temperature").input_value()
     chat.page.context.set_offline(True)
     chat.page.get_by_role("radio", name="Precise").click()  # it does not stay checked
-    expect(chat.page.locator("#dm-settings-note")).to_contain_text("Deskmate cannot be reached.")
+    expect(chat.page.locator(".dm-settings-note")).to_contain_text("Deskmate cannot be reached.")
     expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
     expect(chat.setting("Temperature")).to_have_value(before)
     chat.page.context.set_offline(False)

@@ -191,7 +191,7 @@ def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPag
     saving.let_go()
     until(short.page, lambda: len(seeds) >= 2)
     assert seeds[:2] == [1, 2]
-    expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     short.reload().open_settings()
     expect(short.setting("Seed")).to_have_value("2")
 
@@ -227,7 +227,7 @@ def test_settings_that_went_with_a_message_outlast_an_older_save(short: ChatPage
     short.set_number("Seed", "2")
     short.ask("with the second seed")
     saving.let_go()
-    expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     short.reload().open_settings()
     expect(short.setting("Seed")).to_have_value("2")
 
@@ -248,7 +248,7 @@ def test_settings_are_kept_when_a_message_is_refused(short: ChatPage) -> None:
     short.box.press("Enter")
     expect(short.alert).not_to_be_empty()
     expect(short.box).to_have_value("does not arrive")
-    expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     short.reload().open_settings()
     expect(short.setting("Seed")).to_have_value("77")
 
@@ -257,7 +257,7 @@ def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
     short.ask("before")
     short.set_number("Temperature", "0.5")
     short.set_number("Temperature", "5")
-    expect(short.page.locator("#dm-settings-note")).to_contain_text("must be between 0 and 2. 5 was not applied.")
+    expect(short.page.locator(".dm-settings-note")).to_contain_text("must be between 0 and 2. 5 was not applied.")
     expect(short.setting("Temperature")).to_have_value("0.5")
     address = f"{short.url}/api/conversations/{short.conversation_id}"
     until(short.page, lambda: short.page.request.get(address).json()["settings"]["temperature"] == 0.5)

@@ -71,7 +71,7 @@ def ask(page: Page, text: str) -> None:
     expect(stop).to_be_visible()
     stop.click()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
-    expect(page.locator("#dm-list").get_by_text(text)).to_be_visible()
+    expect(page.locator(".dm-list").get_by_text(text)).to_be_visible()
 
 
 def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Server, new_browser: NewBrowser) -> None:
@@ -106,7 +106,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     expect(ben.get_by_role("heading", name="Create your account")).to_be_visible()
     fill_account(ben, "ben@example.com", "Ben")
     at_the_chat(his, people_server, ben)
-    expect(ben.locator("#dm-list-note")).to_have_text("No conversations yet.")
+    expect(ben.locator(".dm-list-note")).to_have_text("No conversations yet.")
     ask(ben, "what Ben asked")
 
     # He leaves, while his page asks for more, and comes back by signing in; each sees their own.
@@ -119,11 +119,11 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ben.get_by_label("Password").fill(PASSWORD)
     ben.get_by_role("button", name="Sign in").click()
     at_the_chat(his, people_server, ben)
-    expect(ben.locator("#dm-list").get_by_text("what Ben asked")).to_be_visible()
-    expect(ben.locator("#dm-list").get_by_text("what Ada asked")).to_have_count(0)
+    expect(ben.locator(".dm-list").get_by_text("what Ben asked")).to_be_visible()
+    expect(ben.locator(".dm-list").get_by_text("what Ada asked")).to_have_count(0)
     ada.goto(people_server.url)
-    expect(ada.locator("#dm-list").get_by_text("what Ada asked")).to_be_visible()
-    expect(ada.locator("#dm-list").get_by_text("what Ben asked")).to_have_count(0)
+    expect(ada.locator(".dm-list").get_by_text("what Ada asked")).to_be_visible()
+    expect(ada.locator(".dm-list").get_by_text("what Ben asked")).to_have_count(0)
 
     # As a viewer he reads; disabled, he is shown the door, and what he was writing is not lost to him.
     ada.goto(f"{people_server.url}/desk#people")
@@ -136,7 +136,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     expect(ada.locator("#dk-announcer")).to_have_text("ben@example.com is Viewer now.")
     ben.reload()
     expect(ben.locator("html.dm-ready")).to_be_attached()
-    expect(ben.locator("#dm-list").get_by_text("what Ben asked")).to_be_visible()
+    expect(ben.locator(".dm-list").get_by_text("what Ben asked")).to_be_visible()
     expect(ben.get_by_text("You have read-only access as a viewer.")).to_be_visible()
     expect(ben.get_by_role("textbox", name="Message")).to_be_hidden()
     ben.get_by_role("button", name="Signed in as Ben (viewer)").click()

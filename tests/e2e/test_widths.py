@@ -59,7 +59,7 @@ def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server
     def settings() -> None:
         chat.open(None)
         chat.open_settings()
-        page.locator("#dm-advanced-toggle").click()
+        page.locator(".dm-advanced-toggle").click()
 
     def conversations() -> None:
         chat.open(conversation)

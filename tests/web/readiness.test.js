@@ -17,7 +17,7 @@ beforeEach(() => {
   mock.timers.reset();
   mock.timers.enable({ apis: ["setTimeout"] });
   alert = { textContent: "" };
-  globalThis.document = { hidden: false, getElementById: () => alert };
+  globalThis.document = { hidden: false };
   server = {};
   requests = fakeFetch({ "GET /ready": () => server });
 });
@@ -35,6 +35,9 @@ function openPage() {
     modelName: () => page.model,
     isReplying: () => page.replying,
     onReconnect: () => page.reconnects++,
+    withdrawError: (message) => {
+      if (alert.textContent === message) alert.textContent = "";
+    },
   });
   return page;
 }

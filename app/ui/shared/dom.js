@@ -22,6 +22,11 @@ export function make(tag, attributes = {}, ...children) {
 /** @param {string} id @returns {any} */
 export const byId = (id) => document.getElementById(id);
 
+let ids = 0;
+
+/** An id that no other element of the page has: a page may have several components of a kind. @param {string} name */
+export const uniqueId = (name) => `${name}-${++ids}`;
+
 /** @param {string} name */
 export const icon = (name) => make("span", { class: `dm-icon dm-icon-${name}`, "aria-hidden": "true" });
 

@@ -269,7 +269,8 @@ def _no_services() -> Services:
 
 
 async def test_the_panel_has_a_control_for_every_parameter() -> None:
-    controls = {each["props"].get("elem_id"): each for each in build_page(_no_services).config["components"]}
+    components = build_page(_no_services).config["components"]
+    controls = {name: each for each in components for name in each["props"].get("elem_classes") or ()}
     for parameter in CHAT_PARAMETERS:
         control = controls[f"dm-control-{parameter.name}"]
         props = control["props"]

@@ -27,7 +27,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
 
 async def endpoint_of(http: httpx.AsyncClient, control: str = "dm-preset") -> dict[str, Any]:
     config = (await http.get("/config")).json()
-    chosen = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == control)
+    chosen = next(one["id"] for one in config["components"] if control in (one["props"].get("elem_classes") or ()))
     found: dict[str, Any] = next(
         one for one in config["dependencies"] if [chosen, "input"] in one["targets"] and one["backend_fn"]
     )

@@ -1,6 +1,6 @@
 // Canned replies: a searchable list and a form for the variables; inserts the text into the message box.
 
-import { make } from "../../shared/dom.js";
+import { make, uniqueId } from "../../shared/dom.js";
 import { fits } from "./canned_text.js";
 
 /** @typedef {import("./canned_text.js").CannedReply} CannedReply */
@@ -57,18 +57,19 @@ export class CannedReplies {
     /** @type {CannedReply[] | null} */
     let replies = null;
     let sentence = "Loading …";
+    const listId = uniqueId("dm-canned-list");
     const search = /** @type {HTMLInputElement} */ (make("input", {
       type: "text",
       class: "dm-input",
       role: "combobox",
       "aria-label": "Search canned replies",
       "aria-expanded": "true",
-      "aria-controls": "dm-canned-list",
+      "aria-controls": listId,
       "aria-autocomplete": "list",
       autocomplete: "off",
       placeholder: "Search canned replies",
     }));
-    const list = make("ul", { id: "dm-canned-list", role: "listbox", "aria-label": "Canned replies" });
+    const list = make("ul", { class: "dm-canned-list", id: listId, role: "listbox", "aria-label": "Canned replies" });
     const note = make("p", { class: "dm-hint dm-canned-note", role: "status" });
     const close = make("button", { type: "button", class: "dm-icon-button", "aria-label": "Close", onclick: () => dialog.close() }, make("span", { class: "dm-icon dm-icon-close", "aria-hidden": "true" }));
     const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note));
@@ -101,7 +102,7 @@ export class CannedReplies {
         ...found.map((reply, index) =>
           make(
             "li",
-            { role: "option", class: "dm-option", id: `dm-canned-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
+            { role: "option", class: "dm-option", id: `${listId}-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
             make("strong", {}, reply.title ?? reply.name),
             make("span", {}, reply.description ?? ""),
           ),
@@ -169,8 +170,9 @@ export class CannedReplies {
    * @returns {Promise<Record<string, string> | null>}
    */
   #ask(reply, variables) {
+    const titleId = uniqueId("dm-fill-title");
     const inputs = variables.map(({ name, description = name, default: value = null }) => {
-      const attributes = { class: "dm-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off" };
+      const attributes = { class: "dm-input", id: uniqueId("dm-fill"), maxlength: "2000", autocomplete: "off" };
       const input = /** @type {HTMLInputElement} */ (make("input", { type: "text", ...attributes, required: value === null }));
       input.value = value ?? "";
       return { name, input, label: make("label", { class: "dm-label", for: input.id }, description) };
@@ -179,11 +181,11 @@ export class CannedReplies {
     const form = make(
       "form",
       { method: "dialog" },
-      make("h2", { id: "dm-fill-title" }, reply.title ?? reply.name),
+      make("h2", { id: titleId }, reply.title ?? reply.name),
       ...inputs.map(({ label, input }) => make("div", { class: "dm-field" }, label, input)),
       make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-button dm-primary" }, "Insert")),
     );
-    const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": "dm-fill-title" }, form));
+    const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": titleId }, form));
     dialog.addEventListener("keydown", (event) => event.stopPropagation());
     document.body.append(dialog);
     dialog.showModal();

@@ -18,16 +18,16 @@ export class Composer extends Component {
   constructor(context) {
     super(context);
     /** @type {HTMLTextAreaElement} */
-    this.textarea = this.find("#dm-box");
-    this.alert = this.find("#dm-alert");
-    this.note = this.find("#dm-viewer-note");
-    this.hint = this.find("#dm-hint");
+    this.textarea = this.find(".dm-box");
+    this.alert = this.find(".dm-alert");
+    this.note = this.find(".dm-composer-note");
+    this.hint = this.find(".dm-composer-hint");
     /** @type {HTMLButtonElement} */
-    this.sendButton = this.find("#dm-send");
+    this.sendButton = this.find(".dm-send");
     /** @type {HTMLButtonElement} */
-    this.stopButton = this.find("#dm-stop");
+    this.stopButton = this.find(".dm-stop");
     /** @type {HTMLButtonElement} */
-    this.cannedButton = this.find("#dm-canned");
+    this.cannedButton = this.find(".dm-canned-open");
     const { textarea } = this;
     this.canned = new CannedReplies(this.cannedButton, {
       list: () => this.#listCanned(),
@@ -246,6 +246,11 @@ export class Composer extends Component {
   /** @param {string} message  empty: hides the alert */
   showError(message) {
     this.alert.textContent = message ?? "";
+  }
+
+  /** Hides the alert, if it still says this. @param {string} message */
+  withdrawError(message) {
+    if (this.alert.textContent === message) this.showError("");
   }
 
   /** @param {string} text  empty: hides the note */

@@ -34,29 +34,29 @@ export class Conversations extends Component {
     super(context);
     /** @type {Record<string, HTMLElement>} what `parts` shows or hides, by the name of the part */
     this.parts = {
-      new: this.find("#dm-new"),
-      search: this.find("#dm-search"),
-      archived: this.find("#dm-show-archived"),
-      export: this.find("#dm-export"),
-      import: this.find("#dm-import"),
+      new: this.find(".dm-new"),
+      search: this.find(".dm-search"),
+      archived: this.find(".dm-show-archived"),
+      export: this.find(".dm-export"),
+      import: this.find(".dm-import"),
     };
-    this.brand = this.find("#dm-brand");
-    this.list = this.find("#dm-list");
-    this.listNote = this.find("#dm-list-note");
+    this.brand = this.find(".dm-brand");
+    this.list = this.find(".dm-list");
+    this.listNote = this.find(".dm-list-note");
     /** @type {HTMLButtonElement} */
-    this.more = this.find("#dm-list-more");
-    this.tags = this.find("#dm-tags");
-    this.foot = this.find("#dm-list-foot");
-    this.note = this.find("#dm-retention");
+    this.more = this.find(".dm-list-more");
+    this.tags = this.find(".dm-tags");
+    this.foot = this.find(".dm-list-foot");
+    this.note = this.find(".dm-retention");
     /** @type {HTMLInputElement} */
-    this.picker = this.find("#dm-import-file");
+    this.picker = this.find(".dm-import-file");
     this.redraws = new Redraws(
       () => this.#hands(),
       (/** @type {List} */ list, heldId) => this.#draw(list, heldId),
     );
     // Infinite scrolling.
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && this.#wantMore(), {
-      root: this.find("#dm-list-frame"),
+      root: this.find(".dm-list-frame"),
     });
     this.#listen();
     this.#watchProps();

@@ -1,6 +1,6 @@
 // Details of the selected system prompt: description, variables to fill in and recommended sampling.
 
-import { byId, make } from "../../shared/dom.js";
+import { make, uniqueId } from "../../shared/dom.js";
 
 /** @import { Variable } from "../../shared/api_types.js" */
 /** @import { ParameterOptions, PromptOptions } from "../../shared/page_options.js" */
@@ -21,11 +21,13 @@ export class PromptDetails {
   #renderedKey = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
 
   /**
+   * @param {HTMLElement} place
    * @param {object} listeners
    * @param {(values: Record<string, string>) => void} listeners.filled  variables changed
    * @param {(settings: Partial<Values>) => void} listeners.recommended  the user chose the recommended sampling
    */
-  constructor({ filled, recommended }) {
+  constructor(place, { filled, recommended }) {
+    this.place = place;
     this.filled = filled;
     this.recommended = recommended;
   }
@@ -37,8 +39,7 @@ export class PromptDetails {
    * @param {ParameterOptions[]} parameters
    */
   show(prompt, values, used, parameters) {
-    const place = byId("dm-prompt-about");
-    if (!place) return;
+    const { place } = this;
     const key = JSON.stringify([prompt ?? null, used]);
     const focused = place.contains(document.activeElement) && document.activeElement?.tagName === "INPUT";
     if (key === this.#renderedKey && focused) return;
@@ -60,11 +61,11 @@ export class PromptDetails {
 
   /** @param {Variable} variable @param {Record<string, string>} values */
   #field({ name, description, default: value }, values) {
-    const input = make("input", { type: "text", class: "dm-input", id: `dm-prompt-variable-${name}`, "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
+    const input = make("input", { type: "text", class: "dm-input", id: uniqueId("dm-prompt-variable"), "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
     input.value = values[name] ?? "";
     input.addEventListener("input", () => {
       /** @type {NodeListOf<HTMLInputElement>} */
-      const fields = byId("dm-prompt-about").querySelectorAll("[data-variable]");
+      const fields = this.place.querySelectorAll("[data-variable]");
       const given = [...fields].filter((each) => each.value !== "");
       this.filled(Object.fromEntries(given.map((each) => [each.dataset.variable, each.value])));
     });

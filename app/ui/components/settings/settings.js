@@ -2,7 +2,7 @@
 // settings_rules.js says what settings mean, settings_state.js saves them.
 
 import { api } from "../../shared/api.js";
-import { byId, debounce, waitForElement, storage } from "../../shared/dom.js";
+import { debounce, storage, uniqueId, waitForElement } from "../../shared/dom.js";
 import { PendingChoice } from "./choice.js";
 import { PromptDetails } from "./prompt_details.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "./settings_rules.js";
@@ -22,8 +22,8 @@ import { SettingsState } from "./settings_state.js";
  */
 export const waitForSettings = ({ parameters }) =>
   Promise.all(
-    ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea"]
-      .concat(parameters.map(({ name }) => `#dm-control-${name} :is(input, textarea)`))
+    [".dm-preset", ".dm-prompt input", ".dm-prompt-text textarea"]
+      .concat(parameters.map(({ name }) => `.dm-control-${name} :is(input, textarea)`))
       .map(waitForElement),
   );
 
@@ -41,23 +41,33 @@ export class Settings {
    * @param {PageOptions} options
    * @param {(conversationId: string, settings: Values, keepalive?: boolean) => Promise<unknown>} save
    *     sends settings to the server; `keepalive`: the page is being unloaded
-   * @param {object} listeners
-   * @param {(error: Error) => void} listeners.onSaveFailed  saving failed for a conversation that is no longer shown
+   * @param {object} page
+   * @param {HTMLElement} page.root  has the controls of one panel
+   * @param {(error: Error) => void} page.onSaveFailed  saving failed for a conversation that is no longer shown
    */
-  constructor(options, save, { onSaveFailed }) {
+  constructor(options, save, { root, onSaveFailed }) {
     this.options = options;
+    this.root = root;
     this.rules = new SettingsRules(options.parameters);
-    /** @type {HTMLElement} */
-    this.note = byId("dm-settings-note");
+    this.note = this.#find(".dm-settings-note");
     this.state = new SettingsState({ empty: this.rules.empty, save, onSaveFailed, note: this.note, storage });
-    this.promptDetails = new PromptDetails({
+    this.promptDetails = new PromptDetails(this.#find(".dm-prompt-about"), {
       filled: (values) => this.#fillIn(values),
       recommended: (settings) => this.#recommend(settings),
     });
     this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
-    byId("dm-advanced-toggle").addEventListener("click", () => this.#toggleAdvanced());
+    this.advanced = this.#find(".dm-advanced");
+    this.advanced.id ||= uniqueId("dm-advanced");
+    this.advancedToggle = this.#find(".dm-advanced-toggle");
+    this.advancedToggle.setAttribute("aria-controls", this.advanced.id);
+    this.advancedToggle.addEventListener("click", () => this.#toggleAdvanced());
     addEventListener("pagehide", () => this.state.onPageHide());
+  }
+
+  /** The part of the panel that matches. @param {string} selector @returns {HTMLElement} */
+  #find(selector) {
+    return /** @type {HTMLElement} */ (this.root.querySelector(selector));
   }
 
   /** The settings of the open chat. */
@@ -163,8 +173,8 @@ export class Settings {
   }
 
   #toggleAdvanced() {
-    const isOpen = byId("dm-advanced").classList.toggle("dm-open");
-    byId("dm-advanced-toggle").setAttribute("aria-expanded", String(isOpen));
+    const isOpen = this.advanced.classList.toggle("dm-open");
+    this.advancedToggle.setAttribute("aria-expanded", String(isOpen));
   }
 
   #endChoices() {
@@ -175,11 +185,11 @@ export class Settings {
   // Says how many of the parameters that may be hidden are not at the model's default.
   #showChanged() {
     const changed = this.rules.countChangedAdvanced(this.value);
-    byId("dm-advanced-changed").textContent = changed ? `${changed} changed` : "";
+    this.#find(".dm-advanced-changed").textContent = changed ? `${changed} changed` : "";
   }
 
   #show() {
-    byId("dm-show-settings").click();
+    this.#find(".dm-show-settings").click();
     this.#showPrompt();
   }
 
@@ -260,7 +270,7 @@ export class Settings {
   /** The range of a control; null if it has none. @param {string} name */
   #range(name) {
     /** @type {HTMLElement | null} */
-    const control = byId(`dm-control-${name}`);
+    const control = this.root.querySelector(`.dm-control-${name}`);
     /** @type {HTMLInputElement | null | undefined} */
     const input = control?.querySelector("input[type=range]") ?? control?.querySelector("input[type=number]");
     if (!input) return null;
@@ -324,7 +334,7 @@ export class Settings {
     this.#promptChoice.end();
     if (name === OWN_TEXT) {
       this.#change(this.rules.withOwnText(this.value, this.#promptText() ?? this.value.system_prompt));
-      byId("dm-prompt-text").querySelector("textarea").focus();
+      this.#find(".dm-prompt-text textarea").focus();
       return;
     }
     this.#change(this.rules.withNamedPrompt(this.value, null));

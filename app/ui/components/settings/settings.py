@@ -21,8 +21,8 @@ _NO_PROMPTS = frozenset({"none", "own"})
 _MAX_NAME_CHARS = 255
 
 _ADVANCED = """
-<button type="button" id="dm-advanced-toggle" aria-expanded="false" aria-controls="dm-advanced">
-  <span class="dm-icon dm-icon-next"></span><span>Advanced</span><span id="dm-advanced-changed"></span>
+<button type="button" class="dm-advanced-toggle" aria-expanded="false">
+  <span class="dm-icon dm-icon-next"></span><span>Advanced</span><span class="dm-advanced-changed"></span>
 </button>
 """
 
@@ -32,7 +32,8 @@ class Settings:
 
     ``controls`` are the components by the name of their field in ``ChatSettings``; give ``list(controls.values())`` to
     a listener as its inputs. Choosing a preset sets the sliders, by a listener in Python. In the chat page, its script
-    keeps the settings with the conversation (``settings.js``), and shows the system prompt that is chosen.
+    keeps the settings with the conversation (``settings.js``), and shows the system prompt that is chosen. That script
+    drives one panel; without it, an app may have several, and the presets of each set its own sliders.
     """
 
     def __init__(
@@ -47,25 +48,25 @@ class Settings:
             the prompt may have been changed. Without it, no system prompt can be chosen.
         """
         gr.HTML(
-            '<h2 id="dm-settings-title">Settings</h2>'
-            '<button type="button" id="dm-close-settings" class="dm-icon-button" aria-label="Close settings">'
+            '<h2 class="dm-settings-title">Settings</h2>'
+            '<button type="button" class="dm-icon-button dm-close-settings" aria-label="Close settings">'
             '<span class="dm-icon dm-icon-close"></span></button>',
-            elem_id="dm-settings-head",
+            elem_classes="dm-settings-head",
             apply_default_css=False,
             js_on_load=None,
         )
         gr.HTML(
-            '<p id="dm-settings-note" role="status"></p>',
-            elem_id="dm-settings-note-frame",
+            '<p class="dm-settings-note" role="status"></p>',
+            elem_classes="dm-settings-note-frame",
             apply_default_css=False,
             js_on_load=None,
         )
         self.controls = _controls()
-        reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
+        reset = gr.Button("Reset to the model's defaults", elem_classes="dm-reset")
         # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
-        show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
+        show = gr.Button("Show settings", elem_classes="dm-show-settings", visible="hidden")
         # Hidden: brings the script what the listener has found. Its template has no ${value}, so no prompt is rendered.
-        found = gr.HTML(html_template="", elem_id="dm-found-prompt", js_on_load=None, visible="hidden")
+        found = gr.HTML(html_template="", elem_classes="dm-found-prompt", js_on_load=None, visible="hidden")
 
         names = list(self.controls)
         components = list(self.controls.values())
@@ -129,26 +130,26 @@ def _controls() -> dict[str, Component]:
             [(preset.title, preset.name) for preset in PRESETS],
             label="Preset",
             info="A starting point for the controls below.",
-            elem_id="dm-preset",
+            elem_classes="dm-preset",
         ),
         "system_prompt_name": gr.Dropdown(
-            [], label="System prompt", info="Instructions sent before the conversation.", elem_id="dm-prompt"
+            [], label="System prompt", info="Instructions sent before the conversation.", elem_classes="dm-prompt"
         ),
     }
-    gr.HTML('<div id="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
+    gr.HTML('<div class="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
     controls |= {
         "system_prompt": gr.Textbox(
             label="System prompt text",
             info="Write your own, or edit the selected one.",
             lines=4,
             max_lines=10,
-            elem_id="dm-prompt-text",
+            elem_classes="dm-prompt-text",
         ),
         **_parameter_controls(is_advanced=False),
     }
-    gr.HTML(_ADVANCED, elem_id="dm-advanced-head", apply_default_css=False, js_on_load=None)
+    gr.HTML(_ADVANCED, elem_classes="dm-advanced-head", apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
-    with gr.Column(elem_id="dm-advanced", min_width=0):
+    with gr.Column(elem_classes="dm-advanced", min_width=0):
         return controls | _parameter_controls(is_advanced=True)
 
 
@@ -166,7 +167,7 @@ def _control(parameter: Parameter) -> Component:
     common: dict[str, Any] = {
         "label": parameter.label,
         "info": parameter.help,
-        "elem_id": f"dm-control-{parameter.name}",
+        "elem_classes": f"dm-control-{parameter.name}",
     }
     if (slider := parameter.slider) is not None:
         return gr.Slider(slider.low, slider.high, step=slider.step, **common)

@@ -38,6 +38,7 @@ class Page {
       modelName: () => this.options.model.name,
       isReplying: () => Boolean(this.chat?.activeTurnId),
       onReconnect: () => this.refreshSoon(),
+      withdrawError: (message) => composer.withdrawError(message),
     });
     header.handle({
       toggle: ({ panel }) => {
@@ -55,6 +56,7 @@ class Page {
       error: (error) => this.reportError(error),
     });
     this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
+      root: byId("dm-settings"),
       onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
     this.settings.explain = () => this.#explainFailure();
@@ -340,7 +342,7 @@ class Page {
     this.messages.setProps({ read_only: true });
     document.documentElement.classList.add("dm-viewer");
     this.composer.showNote(VIEWER_NOTE);
-    for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
+    for (const part of document.querySelectorAll("#dm-settings .form, .dm-prompt-about, .dm-reset")) part.inert = true;
   }
 
   onConversationMissing() {
@@ -406,13 +408,13 @@ export async function start() {
   const names = ["header", "chat", "composer", "conversations", "model"];
   const mounted = await Promise.all(names.map(whenMounted));
   const components = Object.fromEntries(names.map((name, index) => [name, mounted[index]]));
-  await Promise.all([waitForElement("#dm-prompt-about"), waitForElement("#dm-show-settings")]);
+  await Promise.all([waitForElement(".dm-prompt-about"), waitForElement(".dm-show-settings")]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
-  const options = await loadOptions();
+  const options = await loadOptions((message) => components.composer.showError(message));
   await waitForSettings(options);
   const page = new Page(options, components);
-  byId("dm-alert").textContent = "";
+  components.composer.showError("");
   window.deskmate = page;
   page.conversations.refresh();
   const { id, at } = parseLocation();

@@ -36,7 +36,7 @@ export class Panels {
     this.settings = new Panel("dm-settings", settings, "Settings", "complementary");
     this.conversations.set(!NARROW.matches);
     this.settings.set(false);
-    byId("dm-close-settings").addEventListener("click", () => this.settings.set(false));
+    this.settings.element.querySelector(".dm-close-settings")?.addEventListener("click", () => this.settings.set(false));
     NARROW.addEventListener("change", () => this.conversations.set(!NARROW.matches, { moveFocus: false }));
     byId("dm-chat").addEventListener("pointerdown", (/** @type {PointerEvent} */ { target }) => {
       if (NARROW.matches && target instanceof Element && !target.closest(".dm-header")) this.closeOverlays();

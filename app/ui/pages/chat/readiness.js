@@ -2,7 +2,6 @@
 // page has no other way to notice that it is back.
 
 import { ApiError, api } from "../../shared/api.js";
-import { byId } from "../../shared/dom.js";
 
 const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 10_000;
@@ -26,12 +25,14 @@ export class Readiness {
    * @param {() => string} page.modelName
    * @param {() => boolean} page.isReplying
    * @param {() => void} page.onReconnect  called when the server is reachable again
+   * @param {(message: string) => void} page.withdrawError  hides an error, if it is still the one shown
    */
-  constructor(header, { modelName, isReplying, onReconnect }) {
+  constructor(header, { modelName, isReplying, onReconnect, withdrawError }) {
     this.header = header;
     this.modelName = modelName;
     this.isReplying = isReplying;
     this.onReconnect = onReconnect;
+    this.withdrawError = withdrawError;
     addEventListener("online", () => {
       this.#cancelCheck();
       this.check();
@@ -90,8 +91,7 @@ export class Readiness {
   }
 
   #clearShownError() {
-    const alert = byId("dm-alert");
-    if (this.#wasDown && alert.textContent === this.#shownError) alert.textContent = "";
+    if (this.#wasDown && this.#shownError !== null) this.withdrawError(this.#shownError);
     this.#shownError = null;
     this.#wasDown = false;
   }
