@@ -72,7 +72,7 @@ export class Composer extends Component {
     /** @type {[string | string[], () => void][]} */
     const watched = [
       [described, describe],
-      ["value", () => this.#set(props.value ?? "")],
+      ["value", () => this.#set(props.value ?? "", { keepsError: true })],
       ["last_message", remember],
       ["error", () => this.showError(props.error)],
       ["replying", () => this.setReplying(Boolean(props.replying))],
@@ -149,18 +149,19 @@ export class Composer extends Component {
     if (height > 0) this.textarea.style.height = `${height}px`;
   }
 
-  #changed() {
-    this.showError("");
+  // A listener's new text keeps the error, which the same listener may have given: Gradio brings them one by one.
+  #changed({ keepsError = false } = {}) {
+    if (!keepsError) this.showError("");
     this.#grow();
     if (this.props.value !== this.text) this.props.value = this.text;
     if (this.#draftOf !== undefined) writeDraft(this.#draftOf, this.text);
   }
 
   /** @param {string} text */
-  #set(text) {
+  #set(text, { keepsError = false } = {}) {
     if (this.textarea.value === text) return;
     this.textarea.value = text;
-    this.#changed();
+    this.#changed({ keepsError });
   }
 
   /** Replaces the text of the box, with the cursor at its end. @param {string} text */
