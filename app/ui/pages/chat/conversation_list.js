@@ -1,7 +1,7 @@
 // Fills the conversation list from the JSON API, and does what users do in it.
 
 import { conversationUrl } from "../../shared/address.js";
-import { api } from "../../shared/api.js";
+import { ApiError, api } from "../../shared/api.js";
 import { ListState } from "./list_state.js";
 import { download, importOutcome } from "./transfer.js";
 
@@ -19,8 +19,8 @@ const POLL_MS = 4000;
  * @property {(id: string, title: string) => void} onRenamed
  * @property {(id: string) => void} onDeleted
  * @property {(text: string) => void} onStatus
- * @property {(error: any) => void} onError
- * @property {(error: any) => void} onListFailed  the list could not be loaded
+ * @property {(error: unknown) => void} onError
+ * @property {(error: unknown) => void} onListFailed  the list could not be loaded
  */
 
 export class ConversationList {
@@ -131,7 +131,7 @@ export class ConversationList {
     try {
       await api.deleteConversation(id);
     } catch (error) {
-      if (/** @type {{status?: number}} */ (error).status !== 404) {
+      if (!(error instanceof ApiError) || error.status !== 404) {
         this.host.onError(error);
         return;
       }

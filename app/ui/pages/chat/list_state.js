@@ -14,7 +14,7 @@
  * @typedef {object} Listener
  * @property {(state: ListState) => void} show  the state has changed
  * @property {(isLoading: boolean) => void} setLoadingMore
- * @property {(error: any) => void} fail
+ * @property {(error: unknown) => void} fail
  */
 
 export class ListState {

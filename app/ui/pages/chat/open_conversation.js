@@ -1,8 +1,10 @@
 // The open conversation: messages, the reply in flight, sending and stopping.
 
-import { ApiError, api, randomId } from "../../shared/api.js";
+import { ApiError, api } from "../../shared/api.js";
 import { announce } from "../../shared/dom.js";
 import { crossTab } from "../../shared/cross_tab.js";
+import { replyListener } from "./reply_listener.js";
+import { Retries } from "./retries.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
 /** @import { ChatSettings, ConversationView, TurnRef } from "../../shared/api_types.js" */
@@ -29,8 +31,7 @@ const PAGE_SIZE = 100;
 export class OpenConversation {
   /** @type {(() => void) | null} */
   #unfollow = null; // stops following the reply in flight
-  /** @type {{key: string, id: string} | null} */
-  #unconfirmed = null; // the request whose response was lost, so it may have arrived
+  #retries = new Retries();
   #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
 
   /** @type {string | null} */
@@ -44,10 +45,18 @@ export class OpenConversation {
   /** @type {string | null} the last message shown */
   tipId = null;
 
-  /** @param {Host} page @param {import("../../components/chat/chat.js").Chat} chat */
-  constructor(page, chat) {
+  /**
+   * @param {Host} page
+   * @param {import("../../components/chat/chat.js").Chat} chat
+   * @param {object} tab  what connects this tab with the others
+   * @param {import("../../shared/cross_tab.js").CrossTab} tab.crossTab
+   * @param {import("./turn_events.js").TurnEvents} tab.turnEvents
+   */
+  constructor(page, chat, tab = { crossTab, turnEvents }) {
     this.page = page;
     this.chat = chat;
+    this.crossTab = tab.crossTab;
+    this.turnEvents = tab.turnEvents;
     this.messages = chat.messages;
     chat.handle({
       edit: ({ id, text }) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
@@ -156,7 +165,7 @@ export class OpenConversation {
    */
   async send(text, settings, temporary) {
     if (this.sending || this.activeTurnId) return null;
-    const expected = turnEvents.expect();
+    const expected = this.turnEvents.expect();
     try {
       return await this.#send(text, settings, temporary, expected.streamId);
     } finally {
@@ -174,7 +183,7 @@ export class OpenConversation {
     } finally {
       if (visit === this.#visit) this.sending = false;
     }
-    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
+    this.crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (visit !== this.#visit) {
       const stayed = turn.conversation_id === this.conversationId; // only reloaded
       if (stayed) await this.reopen();
@@ -193,31 +202,11 @@ export class OpenConversation {
     return { turn, left: false };
   }
 
-  /**
-   * A retry of the same message after a lost response reuses its request id, because the first attempt may have
-   * arrived.
-   * @template Turn
-   * @param {object} message
-   * @param {(requestId: string) => Promise<Turn>} call
-   */
-  async #sendOnce(message, call) {
-    const key = JSON.stringify(message);
-    if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
-    try {
-      const turn = await call(this.#unconfirmed.id);
-      this.#unconfirmed = null;
-      return turn;
-    } catch (error) {
-      if (!(error instanceof ApiError) || error.status !== 0) this.#unconfirmed = null;
-      throw error;
-    }
-  }
-
   /** @param {string} text @param {ChatSettings | null} settings @param {boolean} temporary @param {string | null} stream_id */
   #start(text, settings, temporary, stream_id) {
     const message = { conversation_id: this.conversationId, text, temporary };
     const tip_id = this.tipId; // the message replied to, even if another tab has added to the branch since
-    return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
+    return this.#retries.send(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
   /**
@@ -227,11 +216,11 @@ export class OpenConversation {
    * @param {{text?: string, settings: ChatSettings | null}} options  the new text of an edit
    */
   async #askAgain(how, id, { text = "", settings }) {
-    const turn = await this.#sendOnce({ how, id, text }, (request_id) => {
+    const turn = await this.#retries.send({ how, id, text }, (request_id) => {
       if (how === "edit") return api.edit(id, { text, settings, request_id });
       return api[how](id, { settings, request_id });
     });
-    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
+    this.crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (turn.conversation_id === this.conversationId) {
       await this.reopen();
       this.messages.toLatest();
@@ -251,7 +240,7 @@ export class OpenConversation {
       this.page.reportError(error);
       return;
     }
-    crossTab.broadcast("conversation-changed", { id: this.conversationId });
+    this.crossTab.broadcast("conversation-changed", { id: this.conversationId });
     this.messages.stay(); // at the message whose version changed
     await this.reopen();
     this.messages.focusVersion(id, step);
@@ -276,38 +265,16 @@ export class OpenConversation {
   #follow(turnId, reply, inStreamId) {
     this.activeTurnId = turnId;
     this.page.setReplying(true);
-    const followDown = () => this.messages.followDown();
-    let lost = false;
-    let doubtful = false; // the connection was lost; after a crash another tab may have continued from an earlier offset
-    /** @type {import("./turn_events.js").Listener} */
-    const listener = {
-      text: (text) => reply.append(text, followDown),
-      progress: (progress) => reply.progress(progress),
-      notice: (message) => {
-        reply.notice(message);
-        followDown();
-      },
-      end: (end) => {
-        reply.end(end);
-        this.#finished(turnId);
-        followDown();
-        if (doubtful || end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the end of the text
-      },
-      gone: () => {
-        this.#finished(turnId);
+    const listener = replyListener(reply, {
+      followDown: () => this.messages.followDown(),
+      onFinished: () => this.#finished(turnId),
+      onGone: () => {
         if (this.opening === null) this.page.onConversationMissing();
       },
-      connection: (connected) => {
-        this.page.setConnected(connected);
-        if (connected && lost) reply.notice("");
-        if (!connected) reply.notice("The connection was lost. Reconnecting …");
-        lost = !connected;
-        doubtful ||= lost;
-        followDown();
-        if (connected && doubtful) this.reopen();
-      },
-    };
-    const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
+      onConnection: (connected) => this.page.setConnected(connected),
+      reopen: () => this.reopen(),
+    });
+    const unfollow = this.turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
     if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
   }
 

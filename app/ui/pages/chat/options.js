@@ -1,6 +1,8 @@
-// Loads the options that the page needs before it can show anything.
+// The page's options, which it needs before it can show anything, and which change with the loaded model.
 
 import { api } from "../../shared/api.js";
+
+/** @import { PageOptions } from "../../shared/page_options.js" */
 
 /**
  * Retries with backoff until the server responds, and shows the error meanwhile.
@@ -17,3 +19,40 @@ export async function loadOptions(showError) {
     }
   }
 }
+
+/** The options as they are now, whatever order responses arrive in. */
+export class CurrentOptions {
+  #lastRequest = 0; // sequence number; responses to older requests are dropped
+
+  /** @param {PageOptions} value @param {(error: unknown) => void} reportError */
+  constructor(value, reportError) {
+    this.value = value;
+    this.reportError = reportError;
+  }
+
+  /** Loads them again. Resolves to whether there are new ones; not where a newer request was made meanwhile. */
+  async reload() {
+    const request = ++this.#lastRequest;
+    try {
+      const value = await api.options();
+      if (request !== this.#lastRequest) return false;
+      this.value = value;
+      return true;
+    } catch (error) {
+      if (request === this.#lastRequest) this.reportError(error);
+      return false;
+    }
+  }
+}
+
+/** Introduces the model to the user. @param {PageOptions} options */
+export function introduction({ model, accounts }) {
+  const place = model.remote
+    ? "which runs on another server. What you write is sent there."
+    : `which runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
+  return `You are talking to ${model.name}, ${place}`;
+}
+
+/** Says when conversations are deleted; empty where they are not. @param {PageOptions} options */
+export const retentionNote = ({ retention_days: days }) =>
+  days === null ? "" : `Conversations without a message for ${days} days are deleted.`;

@@ -1,0 +1,80 @@
+// What users do with messages that starts no turn: branch from one, delete one, undo that.
+
+import { api } from "../../shared/api.js";
+import { announce } from "../../shared/dom.js";
+
+/** @import { Composer } from "../../components/composer/composer.js" */
+/** @import { Deletion } from "../../shared/api_types.js" */
+/** @import { CrossTab } from "../../shared/cross_tab.js" */
+/** @import { Toast } from "../../shared/toast.js" */
+/** @import { OpenConversation } from "./open_conversation.js" */
+
+/**
+ * @typedef {object} CommandsHost
+ * @property {(id: string) => unknown} navigate  opens a conversation
+ * @property {() => void} refreshList
+ * @property {(error: unknown) => void} reportError
+ */
+
+export class MessageCommands {
+  /**
+   * @param {object} parts
+   * @param {OpenConversation} parts.chat
+   * @param {Composer} parts.composer
+   * @param {Toast} parts.toast
+   * @param {CrossTab} parts.crossTab
+   * @param {CommandsHost} host
+   */
+  constructor({ chat, composer, toast, crossTab }, host) {
+    this.chat = chat;
+    this.composer = composer;
+    this.toast = toast;
+    this.crossTab = crossTab;
+    this.host = host;
+  }
+
+  /** Copies the conversation up to a message into a new conversation and opens that. @param {string} id */
+  async branch(id) {
+    try {
+      const { conversation_id: branched } = await api.branch(id);
+      await this.host.navigate(branched);
+    } catch (error) {
+      this.host.reportError(error);
+      return;
+    }
+    announce("You are in a new conversation now.");
+    this.host.refreshList();
+  }
+
+  /** Deletes a message and everything after it, and offers to undo that for a while. @param {string} id */
+  async delete(id) {
+    if (this.chat.activeTurnId) {
+      this.composer.warnReplyInProgress();
+      return;
+    }
+    let deletion;
+    try {
+      deletion = await api.deleteMessage(id);
+    } catch (error) {
+      this.host.reportError(error);
+      return;
+    }
+    await this.chat.reopen();
+    this.crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
+    const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
+    this.toast.show(what, "Undo", () => this.#undo(deletion));
+  }
+
+  /** @param {Deletion} deletion */
+  async #undo({ deletion_id: id, conversation_id: conversationId }) {
+    try {
+      await api.undoDeletion(id);
+    } catch (error) {
+      this.host.reportError(error);
+      return;
+    }
+    this.crossTab.broadcast("conversation-changed", { id: conversationId });
+    if (this.chat.conversationId === conversationId) await this.chat.reopen();
+    announce("The messages were restored.");
+  }
+}

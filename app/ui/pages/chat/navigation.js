@@ -1,0 +1,162 @@
+// Which conversation is open: the address, the title, the list, the settings and the draft follow it, also when another
+// tab changes or deletes it.
+
+import { conversationUrl, parseLocation } from "../../shared/address.js";
+import { api } from "../../shared/api.js";
+
+/** @import { Welcome } from "../../components/chat/welcome.js" */
+/** @import { Composer } from "../../components/composer/composer.js" */
+/** @import { Summary } from "../../components/conversations/listing.js" */
+/** @import { Header } from "../../components/header/header.js" */
+/** @import { Settings } from "../../components/settings/settings.js" */
+/** @import { ConversationView } from "../../shared/api_types.js" */
+/** @import { CrossTab } from "../../shared/cross_tab.js" */
+/** @import { ConversationList } from "./conversation_list.js" */
+/** @import { OpenConversation } from "./open_conversation.js" */
+/** @import { Panels } from "./panels.js" */
+
+const NEW_CHAT = "New chat";
+
+const MISSING = "This conversation does not exist. It may have been deleted.";
+const TEMPORARY_MISSING =
+  "This temporary chat has ended: it was kept in the memory of a server that has stopped or cannot be reached.";
+
+export class Navigation {
+  #title = NEW_CHAT;
+  /** @type {Element | null} the focused element when the user opened another conversation */
+  #focusBefore = null;
+
+  /**
+   * @param {object} parts
+   * @param {OpenConversation} parts.chat
+   * @param {Header} parts.header
+   * @param {Composer} parts.composer
+   * @param {Welcome} parts.welcome
+   * @param {Settings} parts.settings
+   * @param {ConversationList} parts.conversations
+   * @param {Panels} parts.panels
+   * @param {CrossTab} parts.crossTab
+   * @param {object} host
+   * @param {() => void} host.refreshList
+   */
+  constructor({ chat, header, composer, welcome, settings, conversations, panels, crossTab }, { refreshList }) {
+    this.chat = chat;
+    this.header = header;
+    this.composer = composer;
+    this.welcome = welcome;
+    this.settings = settings;
+    this.conversations = conversations;
+    this.panels = panels;
+    this.crossTab = crossTab;
+    this.refreshList = refreshList;
+    addEventListener("popstate", () => this.openAddress());
+    crossTab.on("conversation-changed", ({ id, title }) => {
+      this.refreshList();
+      if (id !== this.chat.conversationId) return;
+      if (title) this.#entitle(title);
+      else this.chat.reopen();
+    });
+    crossTab.on("conversation-deleted", ({ id }) => {
+      this.refreshList();
+      if (id === this.chat.targetConversationId) this.onConversationMissing();
+    });
+  }
+
+  /**
+   * Opens a conversation; `id` null opens a new chat.
+   * @param {string | null} id
+   * @param {object} options
+   * @param {boolean} [options.record]  false: the address is the conversation's already
+   * @param {string | null} [options.at]  the message to scroll to
+   * @param {Element | null} [options.from]  the element that has the focus; null: take no focus from any
+   */
+  navigate(id, { record = true, at = null, from = document.activeElement } = {}) {
+    const address = conversationUrl(id, at);
+    this.#focusBefore = from;
+    if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
+    this.panels.closeOverlays();
+    this.conversations.markCurrent(id);
+    return id ? this.chat.open(id, { at }) : this.chat.openNew();
+  }
+
+  /** Opens the conversation of the page's address. */
+  openAddress() {
+    const { id, at } = parseLocation();
+    return this.navigate(id, { record: false, at });
+  }
+
+  // ---- what happens to the open conversation
+
+  /**
+   * A conversation is shown; null: a new chat.
+   * @param {ConversationView | null} conversation
+   * @param {{again?: boolean, requestedAt?: number}} how  `again`: the one that was shown before
+   */
+  onConversationShown(conversation, { again = false, requestedAt } = {}) {
+    this.header.markTemporary(Boolean(conversation?.temporary));
+    if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
+    else this.welcome.hide();
+    this.#entitle(conversation?.title ?? NEW_CHAT);
+    if (again) return; // a reload: the user may be typing or changing settings
+    this.settings.open(conversation?.id ?? null, conversation?.settings, requestedAt);
+    this.composer.useDraft(conversation?.id ?? null);
+    this.composer.takeFocus(this.#focusBefore);
+  }
+
+  onConversationMissing() {
+    const temporary = this.header.isTemporary;
+    history.replaceState(null, "", "/");
+    this.navigate(null, { from: null }); // not requested by the user, so take no focus
+    this.composer.showError(temporary ? TEMPORARY_MISSING : MISSING);
+  }
+
+  /** The new chat has got its id, with its first message. @param {string} id @param {boolean} temporary */
+  onCreated(id, temporary) {
+    history.pushState(null, "", conversationUrl(id));
+    this.welcome.hide();
+    if (temporary) this.#entitle("Temporary chat");
+    this.header.markTemporary(temporary);
+    this.conversations.markCurrent(id);
+  }
+
+  // ---- what happens in the list
+
+  /** Takes the open conversation's title and unread state from the list. @param {Summary[]} items */
+  onListed(items) {
+    const open = items.find((item) => item.id === this.chat.conversationId);
+    if (!open) return;
+    if (open.title !== this.#title) this.#entitle(open.title);
+    if (open.unread && !open.streaming && document.visibilityState === "visible") this.#markRead(open.id);
+  }
+
+  /** @param {string} id @param {string} title */
+  onRenamed(id, title) {
+    if (id === this.chat.conversationId) this.#entitle(title);
+    this.crossTab.broadcast("conversation-changed", { id, title });
+  }
+
+  /** @param {string} id */
+  onDeleted(id) {
+    this.composer.deleteDraft(id);
+    this.crossTab.broadcast("conversation-deleted", { id });
+    if (id === this.chat.targetConversationId) this.navigate(null);
+  }
+
+  /** @param {string} id */
+  async #markRead(id) {
+    try {
+      await api.changeConversation(id, { unread: false });
+    } catch {
+      return; // the unread mark stays until the next refresh
+    }
+    this.refreshList();
+    this.crossTab.broadcast("conversation-changed", { id, title: this.#title });
+  }
+
+  /** @param {string} title */
+  #entitle(title) {
+    this.#title = title;
+    this.header.setTitle(title);
+    document.title = `${title} · Deskmate`;
+  }
+}

@@ -1,0 +1,134 @@
+// Turns that the user asks for: a message, an edit, another reply. Says when one may start, and what holds afterwards.
+
+import { ApiError } from "../../shared/api.js";
+
+/** @import { Composer } from "../../components/composer/composer.js" */
+/** @import { Settings } from "../../components/settings/settings.js" */
+/** @import { Values } from "../../components/settings/settings_rules.js" */
+/** @import { Welcome } from "../../components/chat/welcome.js" */
+/** @import { ChatSettings, TurnRef } from "../../shared/api_types.js" */
+/** @import { OpenConversation } from "./open_conversation.js" */
+
+/**
+ * @typedef {object} TurnsHost
+ * @property {(conversationId: string, temporary: boolean) => void} onCreated  the first message of a new chat was accepted
+ * @property {() => void} refreshList
+ * @property {(error: unknown) => void} reportError
+ */
+
+export class Turns {
+  /**
+   * @param {object} parts
+   * @param {OpenConversation} parts.chat
+   * @param {Composer} parts.composer
+   * @param {Settings} parts.settings
+   * @param {Welcome} parts.welcome
+   * @param {TurnsHost} host
+   */
+  constructor({ chat, composer, settings, welcome }, host) {
+    this.chat = chat;
+    this.composer = composer;
+    this.settings = settings;
+    this.welcome = welcome;
+    this.host = host;
+  }
+
+  /** Sends the text of the message box, with the current settings. It stays there unless the server accepts it. */
+  async send() {
+    const { chat, composer } = this;
+    const { text } = composer;
+    if (text.trim() === "") {
+      composer.showError("The message is empty. Write something first.");
+      return;
+    }
+    if (chat.activeTurnId) {
+      composer.warnReplyInProgress();
+      return;
+    }
+    if (chat.opening) {
+      composer.showError("The conversation is still opening. Send again in a moment.");
+      return;
+    }
+    composer.showError("");
+    const from = chat.conversationId;
+    if (!(await this.#choiceMade())) return;
+    const settings = this.settings.settingsForTurn();
+    try {
+      const { temporary } = this.welcome;
+      const sent = await chat.send(text, settings, from === null && temporary);
+      if (!sent) return;
+      composer.clearSent(text, from);
+      if (!sent.left) this.#accepted(sent.turn, settings, from === null, temporary);
+    } catch (error) {
+      await this.#refused(error); // another tab may have sent a message: show it
+    }
+    this.host.refreshList(); // where the user has left that chat, only the list can show it
+  }
+
+  /**
+   * Edits a message, or regenerates or continues a reply, with the current settings. Resolves to whether the server
+   * accepted it.
+   * @param {(settings: ChatSettings | null) => Promise<TurnRef>} start
+   */
+  async askAgain(start) {
+    if (this.chat.activeTurnId) {
+      this.composer.warnReplyInProgress();
+      return false;
+    }
+    this.composer.showError("");
+    if (!(await this.#choiceMade())) return false;
+    const settings = this.settings.settingsForTurn();
+    try {
+      const turn = await start(settings);
+      this.settings.onTurnAccepted(turn.conversation_id, settings);
+    } catch (error) {
+      await this.#refused(error);
+      return false;
+    }
+    this.composer.takeFocus();
+    this.host.refreshList();
+    return true;
+  }
+
+  /** Stops the reply in flight. */
+  async stop() {
+    try {
+      await this.chat.stop();
+    } catch (error) {
+      this.host.reportError(error);
+    }
+  }
+
+  /**
+   * Waits for a preset or system prompt that was chosen just before, so that it goes with the turn. Resolves to whether
+   * the turn may start: the choice is applied, and the same chat is open.
+   */
+  async #choiceMade() {
+    const pending = this.settings.pendingChoice();
+    if (pending === null) return true;
+    const from = this.chat.targetConversationId;
+    try {
+      await pending;
+    } catch (error) {
+      this.composer.showError(error instanceof Error ? error.message : String(error));
+      return false;
+    }
+    return this.chat.targetConversationId === from && !this.chat.activeTurnId;
+  }
+
+  /** @param {TurnRef} turn @param {Values | null} settings @param {boolean} isNew @param {boolean} temporary */
+  #accepted({ conversation_id: id }, settings, isNew, temporary) {
+    this.welcome.hide();
+    if (isNew) this.composer.keepDraftFor(id);
+    this.settings.onTurnAccepted(id, settings);
+    if (isNew) this.host.onCreated(id, temporary);
+    this.composer.takeFocus();
+  }
+
+  /** @param {unknown} error */
+  async #refused(error) {
+    this.settings.onTurnRefused();
+    this.host.reportError(error);
+    if (error instanceof ApiError && error.status === 409) await this.chat.reopen();
+  }
+}
