@@ -45,28 +45,6 @@ def test_reply_of_100_kb_leaves_the_page_usable(server: Server, reader: ChatPage
     expect(chat.box).to_have_value("still usable\nreally")
 
 
-@pytest.mark.parametrize("shape", ["mixed", "one code block", "one paragraph"])
-def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shape: str) -> None:
-    script = """async ([text, step]) => {
-      const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/components/chat/markdown.js");
-      const grown = document.createElement("div"), whole = document.createElement("div");
-      document.querySelector(".dm-messages").append(grown, whole);
-      const markdown = new StreamingMarkdown(grown);
-      for (let at = 0; at < text.length; at += step) {
-        await new Promise(resolve => {
-          markdown.append(text.slice(at, at + step));
-          setTimeout(resolve, 0);
-        });
-      }
-      markdown.finish();
-      renderMarkdown(whole, text);
-      return [grown.innerText, whole.innerText, grown.querySelectorAll("*").length, whole.querySelectorAll("*").length];
-    }"""
-    grown, whole, grown_count, whole_count = reader.go(None).page.evaluate(script, [_shapes()[shape][:60_000], 397])
-    assert grown.strip() == whole.strip()
-    assert grown_count == whole_count
-
-
 def test_conversation_of_200_messages(server: Server, new_tab: NewTab) -> None:
     texts = [f"question {i // 2}" if i % 2 == 0 else f"answer {i // 2}\n\n{_PARAGRAPH.format(i)}" for i in range(200)]
     chat = new_tab(seed_conversation(server.data_dir, "two hundred messages", texts))

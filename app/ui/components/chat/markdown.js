@@ -2,57 +2,8 @@
 // short list of tags, and images become links so that nothing is loaded from other origins.
 
 import DOMPurify from "../../shared/vendor/purify.es.mjs";
-import { Lexer, Marked } from "../../shared/vendor/marked.esm.js";
 import { icon, make } from "../../shared/dom.js";
-
-/** @typedef {import("../../shared/vendor/marked.esm.js").Token} Token */
-
-/** @type {Record<string, string>} */
-const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
-/** @param {string} text */
-const escapeHtml = (text) => text.replace(/[&<>"']/g, (c) => ENTITIES[c]);
-
-// Limits for texts that make the parser very slow, such as quotes nested a thousand deep or unclosed emphasis in an
-// endless paragraph. A model stuck in a loop writes them. Beyond the limits, text is shown without markup.
-const MAX_INLINE_CHARACTERS = 8000;
-const TOO_DEEP = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))){24,}/;
-
-/** @param {string} source */
-const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: use the parser's default
-
-const marked = new Marked({
-  gfm: true,
-  breaks: true,
-  tokenizer: { blockquote: unlessTooDeep, list: unlessTooDeep },
-  renderer: {
-    html: ({ text }) => escapeHtml(text),
-    image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
-    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
-    heading({ tokens, depth }) {
-      const level = Math.min(depth + 2, 6); // h1 and h2 belong to the page
-      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
-    },
-  },
-});
-
-class BoundedLexer extends Lexer {
-  /**
-   * @override
-   * @param {string} source
-   * @param {Token[]} tokens
-   */
-  inlineTokens(source, tokens = []) {
-    if (source.length <= MAX_INLINE_CHARACTERS) return super.inlineTokens(source, tokens);
-    for (const [i, line] of source.split("\n").entries()) {
-      if (i > 0) tokens.push({ type: "br", raw: "\n" });
-      tokens.push({ type: "text", raw: line, text: line, escaped: false });
-    }
-    return tokens;
-  }
-}
-
-/** @param {string} text */
-const lex = (text) => new BoundedLexer(marked.defaults).lex(text);
+import { GrowingBlocks } from "./markdown_blocks.js";
 
 const PURIFY = {
   ALLOWED_TAGS: (
@@ -74,10 +25,6 @@ const PLAIN_VALUES = [
   ["class", "CODE", /^language-/],
 ];
 
-// A link reference definition may follow the text that uses it.
-const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
-const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
-
 /** Sanitises untrusted HTML to a fragment of allowed elements and attributes. @param {string} html */
 export function sanitizeHtml(html) {
   const fragment = DOMPurify.sanitize(html, PURIFY);
@@ -96,9 +43,9 @@ export function sanitizeHtml(html) {
   return fragment;
 }
 
-/** @param {Token[]} tokens */
-function toFragment(tokens) {
-  const fragment = sanitizeHtml(marked.parser(tokens));
+/** @param {string} html  untrusted */
+function toFragment(html) {
+  const fragment = sanitizeHtml(html);
   for (const pre of fragment.querySelectorAll("pre")) frameCode(pre);
   for (const table of fragment.querySelectorAll("table")) {
     const frame = make("div", { class: "dm-table", tabindex: "0", role: "region", "aria-label": "Table" });
@@ -147,10 +94,9 @@ export class StreamingMarkdown {
   /** @param {HTMLElement} element @param {string} text */
   constructor(element, text = "") {
     this.element = element;
-    this.text = "";
-    this.completeLength = 0; // length of the text before the last block
+    this.blocks = new GrowingBlocks();
     this.tail = make("div", { class: "dm-tail" });
-    /** @type {{raw: string, node: Text, fence: string} | null} the unclosed code block at the end */
+    /** @type {Text | null} the text of the unclosed code block at the end */
     this.openCode = null;
     this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
     /** @type {number | null} */
@@ -159,14 +105,14 @@ export class StreamingMarkdown {
     this.timer = null;
     element.replaceChildren(this.tail);
     if (text) {
-      this.text = text;
+      this.blocks.append(text);
       this.#draw();
     }
   }
 
   /** `onRendered` is called once the text is on the page. @param {string} text @param {() => void} onRendered */
   append(text, onRendered = () => {}) {
-    this.text += text;
+    this.blocks.append(text);
     if (this.frame !== null || this.timer !== null) return;
     const draw = () => {
       this.frame = requestAnimationFrame(() => {
@@ -189,8 +135,9 @@ export class StreamingMarkdown {
     if (this.frame !== null) cancelAnimationFrame(this.frame);
     if (this.timer !== null) clearTimeout(this.timer);
     this.frame = this.timer = null;
-    if (HAS_DEFINITION.test(this.text)) {
-      this.element.replaceChildren(toFragment(lex(this.text)));
+    const { redrawn } = this.blocks;
+    if (redrawn !== null) {
+      this.element.replaceChildren(toFragment(redrawn));
       return;
     }
     this.#draw();
@@ -199,49 +146,21 @@ export class StreamingMarkdown {
 
   #draw() {
     const started = performance.now();
-    if (this.text.includes("\r")) this.text = this.text.replace(/\r\n?/g, "\n"); // as the lexer does: offsets must match
-    const rest = this.text.slice(this.completeLength);
-    if (!this.#extendOpenCode(rest)) this.#drawBlocks(rest);
+    const drawing = this.blocks.draw();
+    if ("appended" in drawing) this.openCode?.appendData(drawing.appended);
+    else this.#drawBlocks(drawing.complete, drawing.growing, drawing.code);
     const cost = performance.now() - started;
     this.pause = performance.now() + Math.min(cost * 4, 600);
   }
 
-  /** @param {string} rest */
-  #drawBlocks(rest) {
-    const tokens = lex(rest);
-    let last = tokens.length - 1;
-    while (last > 0 && tokens[last].type === "space") last--;
-    if (last > 0) {
-      const complete = tokens.slice(0, last);
-      this.tail.before(toFragment(complete));
-      this.completeLength += complete.reduce((length, token) => length + token.raw.length, 0);
-    }
-    const growing = tokens.slice(Math.max(last, 0));
+  /** @param {string} complete @param {string} growing @param {string | null} code  of the unclosed code block */
+  #drawBlocks(complete, growing, code) {
+    if (complete !== "") this.tail.before(toFragment(complete));
     this.tail.replaceChildren(toFragment(growing));
     this.openCode = null;
-    const [code] = growing;
-    const fence = code?.type === "code" ? OPEN_FENCE.exec(code.raw) : null;
-    const node = this.tail.querySelector("pre code")?.firstChild;
-    if (!fence || !(node instanceof Text)) return;
-    const raw = this.text.slice(this.completeLength);
-    const body = raw.slice(fence[0].length);
-    // code.text excludes the closing fence; without a closing fence it lacks one newline at most.
-    if (body.length - (code.text ?? "").length >= fence[1].length) return;
-    node.data = body; // the renderer normalises trailing newlines
-    this.openCode = { raw, node, fence: fence[1][0] };
-  }
-
-  /** Fast path: inside an unclosed code block, new text is appended verbatim. @param {string} rest */
-  #extendOpenCode(rest) {
-    const open = this.openCode;
-    if (!open || !rest.startsWith(open.raw)) return false;
-    const fresh = rest.slice(open.raw.length);
-    // A line that contains the fence's character may close the block: leave that to the lexer.
-    const lineStart = open.raw.lastIndexOf("\n") + 1;
-    if ((open.raw.slice(lineStart) + fresh).includes(open.fence)) return false;
-    open.node.appendData(fresh);
-    open.raw = rest;
-    return true;
+    if (code === null) return;
+    this.openCode = document.createTextNode(code);
+    this.tail.querySelector("pre code")?.replaceChildren(this.openCode); // with newlines that the parser drops
   }
 }
 
