@@ -5,20 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import CONTEXT
-
-
-def test_empty_message(chat: ChatPage) -> None:
-    for text in ("", "   \n "):
-        chat.box.fill(text)
-        chat.box.press("Enter")
-        expect(chat.alert).to_contain_text("empty")
-        expect(chat.box).to_have_value(text)
-        expect(chat.users).to_have_count(0)
-        chat.alert.evaluate("element => element.replaceChildren()")
 
 
 def test_too_long_for_the_context(chat: ChatPage) -> None:
@@ -55,29 +45,6 @@ def test_server_that_does_not_answer(chat: ChatPage) -> None:
     expect(chat.alert).to_be_empty()
     chat.wait_for_text(1)
     chat.stop()
-
-
-def test_error_page_of_a_proxy(chat: ChatPage) -> None:
-    def refuse(route: Route) -> None:
-        route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>")
-
-    chat.page.route("**/api/turns", refuse)
-    chat.box.fill("through a broken proxy")
-    chat.box.press("Enter")
-    expect(chat.alert).to_contain_text("502")
-    expect(chat.alert).not_to_contain_text("<h1>")
-    expect(chat.box).to_have_value("through a broken proxy")
-
-
-def test_unknown_conversation(chat: ChatPage) -> None:
-    chat.open("0198c000-0000-7000-8000-000000000000")
-    expect(chat.alert).to_contain_text("does not exist")
-    assert _path(chat.page) == "/"
-    expect(chat.page.locator(".dm-welcome")).to_be_visible()
-
-
-def _path(page: Page) -> str:
-    return str(page.evaluate("location.pathname + location.search"))
 
 
 def test_unsent_text_survives_a_reload(chat: ChatPage) -> None:

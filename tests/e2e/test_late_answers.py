@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import Server
 from tests.e2e.test_desk import desk, go, short_replies  # noqa: F401  # a fixture
 from tests.e2e.test_slow_answers import Held
-
-
-def heard(page: Page) -> None:
-    """Wait until the page has dealt with what has arrived."""
-    page.evaluate("fetch('/ready').then((answer) => answer.text())")
 
 
 def test_what_is_typed_behind_the_slash_is_searched_for(chat: ChatPage) -> None:
@@ -54,22 +47,6 @@ def test_a_comment_that_was_just_typed_stays_when_something_else_is_pressed(chat
     chat.reload()
     page.get_by_role("button", name="comment", exact=True).click()
     expect(comment).to_have_value("It is right.")
-
-
-def test_the_model_shown_is_the_one_of_the_newest_answer(chat: ChatPage) -> None:
-    page = chat.page
-    options = page.request.get(f"{chat.url}/ui/options").json()
-    options["model"]["name"] = "the model before"
-    asked: list[Route] = []
-    page.route("**/ui/options", lambda route: asked.append(route), times=1)
-    with page.expect_request("**/ui/options"):
-        page.evaluate("void window.deskmate.modelChanged()")
-    page.evaluate("window.deskmate.modelChanged()")
-    expect(page.locator(".dm-status")).to_have_text("endless · ready")
-    asked[0].fulfill(body=json.dumps(options), content_type="application/json")
-    heard(page)
-    expect(page.locator(".dm-status")).to_have_text("endless · ready")
-    expect(page.locator(".dm-welcome-model")).to_contain_text("You are talking to endless")
 
 
 def test_another_template_that_is_opened_while_one_is_saved_stays_open(

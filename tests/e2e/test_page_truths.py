@@ -120,44 +120,6 @@ def test_settings_whose_save_fails_after_the_chat_was_left_are_told_of_and_saved
     expect(short.setting("Temperature")).to_have_value("0.35")
 
 
-def test_a_reply_that_was_continued_elsewhere_after_a_crash_is_not_joined_to_what_the_crash_lost(
-    short: ChatPage,
-) -> None:
-    """The server comes back with fewer words than the page has seen, and another tab continues from those."""
-    short.ask("crash")
-    page, opened = short.page, 0
-    turn = page.request.get(f"{short.url}/api/conversations/{short.conversation_id}").json()["messages"][-1]["turn_id"]
-    saved, lost, continued = "Saved words", " that were lost", " and what came instead"
-    end = {"turn_id": turn, "status": "complete", "stats": None, "error": None}
-
-    def told(conversation: dict[str, Any]) -> None:
-        running = opened < 2
-        reply = conversation["messages"][-1]
-        reply["content"] = saved if running else saved + continued
-        reply["status"] = "streaming" if running else "complete"
-        conversation["active_turn_id"] = turn if running else None
-
-    def events(route: Route) -> None:
-        nonlocal opened
-        opened += 1
-        if opened == 1:
-            sent = [("text", {"turn_id": turn, "text": lost, "offset": len(saved + lost)})]  # and the connection breaks
-        else:
-            rest = (saved + continued)[len(saved + lost) :]
-            sent = [
-                ("text", {"turn_id": turn, "text": rest, "offset": len(saved + continued)}),
-                ("end", {**end, "offset": len(saved + continued)}),
-            ]
-        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in sent)
-        route.fulfill(body=body, content_type="text/event-stream")
-
-    _changed(page, CONVERSATION, told)
-    page.route("**/api/events?*", events)
-    short.reload()
-    expect(short.replies.last.locator(".dm-text")).to_have_text(saved + continued)
-    expect(short.replies.last).to_have_attribute("data-status", "complete")
-
-
 def test_a_page_that_is_opened_at_a_conversation_asks_for_the_list_and_its_tags_once(
     short: ChatPage,
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import time
 from contextlib import closing
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, Request, Route, expect
@@ -156,26 +154,6 @@ def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Serve
         expect(kept).to_have_text(whole, use_inner_text=True)  # nothing was lost, or told twice
 
 
-def test_the_stream_is_closed_when_nothing_was_sent_for_a_while(new_browser: NewBrowser, server: Server) -> None:
-    context = new_browser(server)
-    be_patient(context)
-    context.clock.install()
-    streams = Streams(context)
-    chat = ChatPage(context.new_page(), server.url).open()
-    for question in ("first", "second"):
-        chat.send(question)
-        chat.wait_for_text(10)
-        chat.stop()
-    streams.wait_for(1, chat.page)
-    assert streams.opened == 1
-    context.clock.fast_forward(61_000)
-    streams.wait_for(0, chat.page)
-    chat.send("third")
-    chat.wait_for_text(10)
-    chat.stop()
-    assert streams.opened == 2
-
-
 def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:
     first = new_tab()
     first.send("seen in both tabs")
@@ -188,27 +166,6 @@ def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:
     first.wait_for_text(10)
     first.stop_button.click()
     assert first.wait_for_end() == second.wait_for_end()
-
-
-def test_what_another_browser_asked_is_shown_before_anything_follows_it(
-    new_browser: NewBrowser, server: Server
-) -> None:
-    one, two = (ChatPage(new_browser(server).new_page(), server.url) for _ in range(2))
-    one.open().send("where it began")
-    one.wait_for_text(10)
-    one.stop()
-    two.open(one.conversation_id).send("asked elsewhere")
-    two.wait_for_text(10)
-    two.stop()
-    one.box.fill("not knowing of that")
-    one.box.press("Enter")
-    expect(one.users.last).to_have_text("asked elsewhere")
-    expect(one.page.get_by_text("changed elsewhere")).to_be_visible()
-    expect(one.box).to_have_value("not knowing of that")
-    one.box.press("Enter")
-    expect(one.users.last).to_have_text("not knowing of that")
-    one.wait_for_text(10)
-    one.stop()
 
 
 def _wait_for_checkpoint(server: Server, characters: int) -> None:
@@ -263,26 +220,6 @@ def test_lost_connection_is_said_and_made_good(chat: ChatPage) -> None:
     expect(chat.page.locator(".dm-status")).to_contain_text("replying")
     chat.stop_button.click()
     assert chat.wait_for_end() == chat.reload().wait_for_end()
-
-
-def test_failed_reply_says_why_and_keeps_its_text(chat: ChatPage) -> None:
-    def fail(route: Route) -> None:
-        turn_id = parse_qs(urlsplit(route.request.url).query)["turn"][0].rpartition(":")[0]
-        events: list[tuple[str, dict[str, object]]] = [
-            ("text", {"turn_id": turn_id, "text": "Half a sen", "offset": 10}),
-            ("end", {"turn_id": turn_id, "status": "error", "stats": None, "error": "The engine ran out of memory."}),
-        ]
-        events[1][1].update(offset=10, message_id="m")
-        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
-        route.fulfill(content_type="text/event-stream", body=body)
-
-    chat.page.route("**/api/events*", fail)
-    chat.send("this will fail")
-    expect(chat.replies.last).to_contain_text("The reply failed. The engine ran out of memory.")
-    assert chat.text() == "Half a sen"
-    expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
-    chat.page.unroute("**/api/events*")
-    chat.reload().stop()  # the page was lied to: the server went on
 
 
 @pytest.mark.parametrize(

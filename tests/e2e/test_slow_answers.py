@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from playwright.sync_api import APIResponse, Page, Response, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import TIMEOUT_MS
@@ -128,26 +126,6 @@ def test_the_focus_stays_where_the_person_has_gone_meanwhile(short: ChatPage) ->
     expect(short.box).to_be_focused()  # where nobody went elsewhere
 
 
-def test_news_of_a_chat_that_one_leaves_do_not_hold_one_back(short: ChatPage) -> None:
-    short.ask("the place to go to")
-    wanted = short.conversation_id
-    short.go(None)
-    short.set_number("Maximum length", "10")
-    short.ask("the place to leave")
-    opening = Held(short, f"**/api/conversations/{wanted}?*")
-    short.row("the place to go to").locator("a").click()
-    opening.wait()
-    short.page.evaluate(
-        """id => new Promise(heard => {
-          new BroadcastChannel("deskmate").onmessage = heard; // behind the page's own
-          new BroadcastChannel("deskmate").postMessage({ type: "conversation-changed", id });
-        })""",
-        short.row("the place to leave").get_attribute("data-id"),
-    )
-    opening.let_go()
-    expect(short.users).to_have_text(["the place to go to"])
-
-
 def test_a_message_under_way_is_no_draft_of_the_next_chat(short: ChatPage) -> None:
     sending = Held(short, "**/api/turns")
     short.box.fill("already under way")
@@ -165,92 +143,12 @@ def test_a_message_under_way_is_no_draft_of_the_next_chat(short: ChatPage) -> No
     short.wait_for_end()
 
 
-def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPage) -> None:
-    seeds: list[int] = []
-
-    def note(response: Response) -> None:
-        if response.request.method == "PATCH" and "seed" in (response.request.post_data or ""):
-            body: Any = response.request.post_data_json
-            seeds.append(body["settings"]["seed"])
-
-    short.page.on("response", note)
-    short.ask("somewhere else")
-    short.go(None)
-    short.set_number("Maximum length", "10")
-    short.ask("settings in order")
-    here = short.conversation_id
-    saving = Held(short, f"**/api/conversations/{here}", "seed")
-    short.set_number("Seed", "1")
-    saving.wait()
-    short.set_number("Seed", "2")
-    short.row("somewhere else").locator("a").click()
-    expect(short.users).to_have_text(["somewhere else"])
-    short.row("settings in order").locator("a").click()
-    expect(short.users).to_have_text(["settings in order"])
-    expect(short.setting("Seed")).to_have_value("2")  # which the server does not know yet
-    saving.let_go()
-    until(short.page, lambda: len(seeds) >= 2)
-    assert seeds[:2] == [1, 2]
-    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
-    short.reload().open_settings()
-    expect(short.setting("Seed")).to_have_value("2")
-
-
-def test_settings_saved_while_an_older_answer_is_under_way_stay(short: ChatPage) -> None:
-    answers: list[tuple[Route, APIResponse]] = []
-    short.ask("left for")
-    short.go(None)
-    short.set_number("Maximum length", "10")
-    short.ask("changed and left")
-    here = short.conversation_id
-    saving = Held(short, f"**/api/conversations/{here}", "seed")
-    short.set_number("Seed", "5")
-    short.row("left for").locator("a").click()
-    expect(short.users).to_have_text(["left for"])
-    saving.wait()
-    short.page.route(re.compile(rf"/api/conversations/{here}\?"), lambda route: answers.append((route, route.fetch())))
-    short.row("changed and left").locator("a").click()
-    until(short.page, lambda: len(answers) > 0)
-    with short.page.expect_response(lambda response: "seed" in (response.request.post_data or "")):
-        saving.let_go()
-    route, before = answers[0]
-    route.fulfill(response=before)
-    expect(short.users).to_have_text(["changed and left"])
-    expect(short.setting("Seed")).to_have_value("5")
-
-
-def test_settings_that_went_with_a_message_outlast_an_older_save(short: ChatPage) -> None:
-    short.ask("before")
-    saving = Held(short, f"**/api/conversations/{short.conversation_id}", "seed")
-    short.set_number("Seed", "1")
-    saving.wait()
-    short.set_number("Seed", "2")
-    short.ask("with the second seed")
-    saving.let_go()
-    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
-    short.reload().open_settings()
-    expect(short.setting("Seed")).to_have_value("2")
-
-
 def test_a_setting_is_saved_though_the_page_is_left_at_once(short: ChatPage) -> None:
     short.ask("before")
     address = f"{short.url}/api/conversations/{short.conversation_id}"
     short.set_number("Seed", "3")
     short.page.reload()
     until(short.page, lambda: short.page.request.get(address).json()["settings"]["seed"] == 3)
-
-
-def test_settings_are_kept_when_a_message_is_refused(short: ChatPage) -> None:
-    short.ask("before")
-    short.page.route("**/api/turns", lambda route: route.abort())
-    short.set_number("Seed", "77")
-    short.box.fill("does not arrive")
-    short.box.press("Enter")
-    expect(short.alert).not_to_be_empty()
-    expect(short.box).to_have_value("does not arrive")
-    expect(short.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
-    short.reload().open_settings()
-    expect(short.setting("Seed")).to_have_value("77")
 
 
 def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
@@ -263,24 +161,3 @@ def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
     until(short.page, lambda: short.page.request.get(address).json()["settings"]["temperature"] == 0.5)
     short.reload().open_settings()
     expect(short.setting("Temperature")).to_have_value("0.5")
-
-
-def test_a_message_whose_answer_was_lost_is_not_sent_twice(short: ChatPage) -> None:
-    """The server has it, the page does not know: sending again shows the one that is there."""
-    chat = short
-
-    def lose_the_answer(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
-    chat.page.route("**/api/turns", lose_the_answer, times=1)
-    chat.box.fill("only once, please")
-    chat.box.press("Enter")
-    expect(chat.alert).to_contain_text("cannot be reached")
-    expect(chat.box).to_have_value("only once, please")
-    chat.box.press("Enter")
-    expect(chat.box).to_have_value("")
-    chat.wait_for_end()
-    expect(chat.users).to_have_count(1)
-    chat.reload()
-    expect(chat.users).to_have_text(["only once, please"])

@@ -255,6 +255,19 @@ test("the stream lingers, so that the next reply comes without another request",
   assert.equal(FakeEventSource.opened.length, 1);
 });
 
+test("a stream is closed when nothing was sent for a while, and the next reply opens another", async () => {
+  const tab = openTab();
+  await follow(tab, "t");
+  end(0);
+  await pass(LINGER_MS - 1);
+  assert.equal(openStreams().length, 1);
+  await pass(1);
+  assert.equal(openStreams().length, 0);
+  assert.equal(tab.expect().streamId, null, "no message asks for its reply in a closed stream");
+  await follow(tab, "next");
+  assert.deepEqual([FakeEventSource.opened.length, FakeEventSource.last.turns], [2, ["next:0"]]);
+});
+
 test("a stream that should carry a reply but stays silent is opened again", async () => {
   const tab = openTab();
   await follow(tab, "t");

@@ -1,0 +1,66 @@
+import { freshBrowser, openTab } from "./chat_tab.js";
+import { settle } from "./fakes.js";
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+
+let browser;
+let server;
+let tab;
+
+beforeEach(async () => {
+  browser = freshBrowser();
+  ({ server } = browser);
+  server.add("a", ["one", "first", "two", "second"]);
+  server.add("b", ["question b", "answer b"]);
+  tab = openTab(browser);
+  await tab.open("a");
+});
+
+test("a message is deleted with what follows, in all tabs, and comes back", async () => {
+  const other = openTab(browser);
+  await other.open("a");
+  const messages = structuredClone(server.get("a").messages);
+  await tab.commands.delete("a2");
+  await settle();
+  assert.deepEqual([tab, other].map((each) => each.messages.texts), [["one", "first"], ["one", "first"]]);
+  const { text, name, action } = tab.toasts.at(-1);
+  assert.deepEqual([text, name], ["2 messages were deleted.", "Undo"]);
+  server.get("a").messages = messages;
+  await action();
+  await settle();
+  assert.ok(server.requests.includes("POST /api/deletions/d/undo"));
+  assert.deepEqual([tab, other].map((each) => each.messages.texts.length), [4, 4]);
+});
+
+test("one message is one, and undoing it leaves a chat that was opened since", async () => {
+  await tab.commands.delete("a3");
+  assert.equal(tab.toasts.at(-1).text, "The message was deleted.");
+  await tab.open("b");
+  const before = server.requests.length;
+  await tab.toasts.at(-1).action();
+  assert.deepEqual(server.requests.slice(before), ["POST /api/deletions/d/undo"]);
+  assert.equal(tab.chat.conversationId, "b");
+});
+
+test("a deletion or its undoing that fails says why, and changes nothing", async () => {
+  server.answer("DELETE /api/messages/a2", [409, { error: { code: "conflict", message: "A reply is being written." } }]);
+  await tab.commands.delete("a2");
+  assert.equal(tab.composer.error, "A reply is being written.");
+  assert.deepEqual([tab.messages.texts.length, tab.toasts], [4, []]);
+  await tab.commands.delete("a2");
+  server.answer("/undo", [404, { error: { code: "not_found", message: "It is too late to undo this." } }]);
+  await tab.toasts.at(-1).action();
+  assert.equal(tab.composer.error, "It is too late to undo this.");
+});
+
+test("a branch is opened; one that cannot be made leaves the conversation open", async () => {
+  await tab.commands.branch("a1");
+  assert.deepEqual([tab.chat.conversationId, tab.messages.texts], ["a-branch", ["one", "first"]]);
+  assert.equal(location.search, "?c=a-branch");
+  await tab.open("b");
+  server.answer("/branch", undefined);
+  await tab.commands.branch("b1");
+  assert.match(tab.composer.error, /cannot be reached/);
+  assert.equal(tab.chat.conversationId, "b");
+});
