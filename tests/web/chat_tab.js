@@ -191,6 +191,7 @@ class FakeReply {
 class FakeMessages {
   items = [];
   following = true;
+
   place = 0;
   writing = null;
   calls = [];
@@ -225,7 +226,12 @@ class FakeMessages {
   focusVersion() {}
 
   toLatest() {
+    this.following = true;
     this.calls.push("toLatest");
+  }
+
+  stay() {
+    this.following = false;
   }
 
   /** What the page shows, a line each. */

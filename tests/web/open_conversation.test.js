@@ -255,9 +255,12 @@ test("what one tab does shows in the other: a message, an edit, another version"
   end("t2", 0);
   await settle();
   server.get("a").messages[0].content = "another version";
+  const scrolls = () => [tab, other].map(({ messages }) => messages.calls.filter((call) => call === "toLatest").length);
+  const before = scrolls();
   await tab.handlers.version({ id: "a0", step: "next" });
   await settle();
   assert.deepEqual([tab, other].map(({ messages }) => messages.texts[0]), ["another version", "another version"]);
+  assert.deepEqual(scrolls(), [before[0], before[1] + 1], "where the version was switched, the reader stays at it");
 });
 
 test("while a reply is written nothing else begins", async () => {
