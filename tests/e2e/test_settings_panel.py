@@ -172,7 +172,8 @@ def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> N
     chat.page.evaluate("window.held[0]()")
     expect(chat.users).to_have_count(1)
     assert isinstance(settings := sent[0]["settings"], dict)
-    assert (settings["preset"], settings["temperature"]) == ("creative", 1.1)
+    assert (settings["preset"], settings["temperature"], settings["max_tokens"]) == ("creative", 1.1, 5)
+    chat.wait_for_end()  # of a short reply, but it may outlast the test on a busy machine
 
 
 def test_a_preset_does_not_follow_into_another_chat(chat: ChatPage) -> None:
