@@ -127,8 +127,8 @@ def test_every_control_says_what_it_does(chat: ChatPage) -> None:
         assert len(explanation.strip()) > 15, f"{title} explains nothing"
 
 
-def _hold_queue(chat: ChatPage) -> None:
-    """Choices reach Gradio's queue only once `held` is called, each. What the model panel asks for has no data."""
+def _hold_choices(chat: ChatPage) -> None:
+    """Choices reach their listeners only once `held` is called, each. What the model panel asks for has no data."""
     chat.page.evaluate(
         """() => {
           const real = window.fetch;
@@ -138,7 +138,7 @@ def _hold_queue(chat: ChatPage) -> None:
             window.fetch = real;
           };
           window.fetch = async (url, ...rest) => {
-            const isChoice = String(url).includes("queue/join") && JSON.parse(rest[0].body).data.length > 0;
+            const isChoice = String(url).includes("gradio_api/run/") && JSON.parse(rest[0].body).data.length > 0;
             if (isChoice) await new Promise((go) => window.held.push(go));
             return real(url, ...rest);
           };
@@ -161,7 +161,7 @@ def _sent_turns(chat: ChatPage) -> list[dict[str, Any]]:
 def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> None:
     chat.open_settings()
     chat.set_number("Maximum length", "5")
-    _hold_queue(chat)
+    _hold_choices(chat)
     sent = _sent_turns(chat)
     chat.page.get_by_role("radio", name="Precise").check()
     chat.page.wait_for_function("window.held.length === 1")
@@ -178,13 +178,13 @@ def test_a_preset_chosen_just_before_a_message_goes_with_it(chat: ChatPage) -> N
 
 def test_a_preset_does_not_follow_into_another_chat(chat: ChatPage) -> None:
     _short_chat(chat, "the one that is left")
-    _hold_queue(chat)
+    _hold_choices(chat)
     before = chat.setting("Temperature").input_value()
     chat.page.get_by_role("radio", name="Precise").check()
     chat.page.wait_for_function("window.held.length === 1")
     chat.go(None)
     expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
-    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+    with chat.page.expect_response(lambda one: "gradio_api/run/" in one.url):
         chat.page.evaluate("window.held[0]()")
     chat.page.wait_for_timeout(500)
     expect(chat.setting("Temperature")).to_have_value(before)
@@ -202,7 +202,7 @@ def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_
     choice = chat.page.get_by_role("combobox", name="System prompt")
     titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
     names = chat.page.evaluate("window.deskmate.options.prompts.map(({name}) => name)")
-    _hold_queue(chat)
+    _hold_choices(chat)
     sent = _sent_turns(chat)
     _choose_prompt(chat, titles[0])
     chat.page.wait_for_function("window.held.length > 0")
@@ -221,12 +221,12 @@ def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_
     assert (settings["system_prompt_name"], settings["system_prompt"]) == (names[1], "")
     expect(choice).to_have_value(titles[1])
 
-    _hold_queue(chat)
+    _hold_choices(chat)
     _choose_prompt(chat, titles[0])
     chat.page.wait_for_function("window.held.length > 0")
     chat.go(None)
     expect(choice).to_have_value("None")
-    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+    with chat.page.expect_response(lambda one: "gradio_api/run/" in one.url):
         chat.page.evaluate("window.held.forEach((go) => go())")
     chat.page.wait_for_timeout(500)
     expect(choice).to_have_value("None")
@@ -238,12 +238,12 @@ def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
     chat.open_settings()
     text = chat.page.locator(".dm-prompt-text textarea")
     titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
-    _hold_queue(chat)
+    _hold_choices(chat)
     _choose_prompt(chat, titles[0])
     chat.page.wait_for_function("window.held.length > 0")
     text.fill("Answer in one word.")
     expect(chat.page.get_by_role("combobox", name="System prompt")).to_have_value("Custom")
-    with chat.page.expect_response(lambda one: "queue/data" in one.url):
+    with chat.page.expect_response(lambda one: "gradio_api/run/" in one.url):
         chat.page.evaluate("window.held.forEach((go) => go())")
     chat.page.wait_for_timeout(500)
     expect(text).to_have_value("Answer in one word.")
@@ -252,7 +252,7 @@ def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
 
 
 def test_without_a_server_a_prompt_is_refused_but_none_and_an_own_text_are_not(chat: ChatPage) -> None:
-    with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):  # as in the next test
+    with chat.page.expect_event("requestfinished", lambda one: "gradio_api/run/" in one.url):  # as in the next test
         chat.open_settings()
     note = chat.page.locator(".dm-settings-note")
     choice = chat.page.get_by_role("combobox", name="System prompt")
@@ -277,15 +277,15 @@ def test_without_a_server_a_prompt_is_refused_but_none_and_an_own_text_are_not(c
     expect(choice).to_have_value(titles[0])
     _choose_prompt(chat, "None")
     expect(text).to_have_value("")
-    with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):
+    with chat.page.expect_event("requestfinished", lambda one: "gradio_api/run/" in one.url):
         _choose_prompt(chat, "Custom")
     chat.page.wait_for_timeout(500)
     expect(choice).to_have_value("Custom")
 
 
 def test_without_a_server_a_preset_is_refused_and_the_panel_tells_what_holds(chat: ChatPage) -> None:
-    # Not while the model panel asks for its state: if an event's answer is lost, Gradio ends all listeners.
-    with chat.page.expect_event("requestfinished", lambda one: "queue/data" in one.url):
+    # Not while the model panel asks for its state: if its request is lost, an unpatched Gradio ends all listeners.
+    with chat.page.expect_event("requestfinished", lambda one: "gradio_api/run/" in one.url):
         chat.open_settings()
     before = chat.setting("Temperature").input_value()
     chat.page.context.set_offline(True)
