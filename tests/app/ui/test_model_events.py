@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest_asyncio
 
 from app.domain.roles import UserRole
 from engine import ModelLoadError
+from testing.waiting import eventually
 from tests.app.desk import Desk, desk
 from tests.app.gradio_calls import messages_of
 from tests.app.live_server import reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+RUN = "/gradio_api/run/predict"
 CHANGES: dict[str, dict[str, Any]] = {"swap": {"model": "models/other"}, "sleep": {}, "wake": {}}
 
 
@@ -45,16 +48,21 @@ async def endpoint_of(http: httpx.AsyncClient, event: str) -> dict[str, Any]:
     return found
 
 
-async def fire(http: httpx.AsyncClient, event: str, detail: object, session: str, data: object = ()) -> dict[str, Any]:
-    """What the server says in the end to a client that joins the queue with this event."""
-    endpoint = await endpoint_of(http, event)
-    body = {"fn_index": endpoint["id"], "session_hash": session, "data": list(data), "event_data": detail}  # type: ignore[call-overload]
-    answer = await http.post("/gradio_api/queue/join", json=body)
-    assert answer.status_code == 200, answer.text
-    async for message in messages_of(http, session):
-        if message["msg"] == "process_completed":
-            return message
-    raise AssertionError("no answer")
+async def body_of(http: httpx.AsyncClient, event: str, detail: object, session: str) -> dict[str, Any]:
+    """What a browser sends for this event."""
+    return {
+        "fn_index": (await endpoint_of(http, event))["id"],
+        "session_hash": session,
+        "data": [],
+        "event_data": detail,
+    }
+
+
+async def fire(http: httpx.AsyncClient, event: str, detail: object, session: str, **fields: object) -> dict[str, Any]:
+    """What the server answers to a client that sends this event, with ``fields`` in the body."""
+    body = {**await body_of(http, event, detail, session), **fields}
+    answer = await http.post(RUN, json=body)
+    return {"success": answer.status_code == 200, "output": answer.json()}
 
 
 async def test_they_are_not_public(here: Desk) -> None:
@@ -80,12 +88,71 @@ async def test_only_admins_change_the_model(here: Desk, name: str, event: str) -
     assert here.live.engine.lifecycle_calls == []
 
 
+async def test_only_admins_change_the_model_through_the_queue(here: Desk) -> None:
+    """The page does not use it for this, but it is open to every user."""
+    ben = here.clients["ben"]
+    body = await body_of(ben, "swap", CHANGES["swap"], "bens queue")
+    assert (await ben.post("/gradio_api/queue/join", json=body)).status_code == 200
+    [answer] = [one async for one in messages_of(ben, "bens queue") if one["msg"] == "process_completed"]
+    assert (answer["success"], answer["output"]["error"]) == (False, "Only admins can do this. Ask an admin.")
+    assert here.live.engine.lifecycle_calls == []
+
+
+async def test_a_body_makes_no_admin(here: Desk) -> None:
+    ada = here.ids["ada"]
+    forged = {"user_id": ada, "username": "ada", "identity": {"role": "admin"}, "request": {"username": "ada"}}
+    answer = await fire(here.clients["ben"], "swap", {"model": "models/other", **forged}, "forged admin", **forged)
+    assert (answer["success"], answer["output"]["error"]) == (False, "Only admins can do this. Ask an admin.")
+    assert here.live.engine.lifecycle_calls == []
+
+
 @pytest.mark.parametrize("event", CHANGES)
 async def test_admins_do(here: Desk, event: str) -> None:
     answer = await fire(here.clients["ada"], event, {**CHANGES[event], "request": 7}, f"{event} of ada")
     value = answer["output"]["data"][0]
     assert (answer["success"], value["request"], value["error"]) == (True, 7, None)
     assert [call[0] for call in here.live.engine.lifecycle_calls] == [event]
+
+
+@pytest.mark.parametrize(
+    ("event", "detail"),
+    [
+        ("swap", {"model": "  models/other "}),
+        ("swap", {"model": "models/other", "revision": "main", "max_model_len": 64, "timeout": 3}),
+        ("sleep", {"timeout": 3}),
+        ("wake", {}),
+    ],
+)
+async def test_the_engine_is_called_as_by_the_api(here: Desk, event: str, detail: dict[str, Any]) -> None:
+    http, engine = here.clients["ada"], here.live.engine
+    assert (await fire(http, event, detail, "as the API"))["success"]
+    by_listener = list(engine.lifecycle_calls)
+    reset_engine(engine)
+    assert (await http.post(f"/api/engine/{event}", json=detail)).status_code == 200
+    assert by_listener == engine.lifecycle_calls != []
+
+
+async def test_a_model_is_loaded_to_the_end_though_its_tab_is_closed(
+    here: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http, engine = here.clients["ada"], here.live.engine
+    begun, closed, swap = asyncio.Event(), asyncio.Event(), engine.swap
+
+    async def slow_swap(*args: Any, **options: Any) -> None:
+        begun.set()
+        await closed.wait()
+        await swap(*args, **options)
+
+    monkeypatch.setattr(engine, "swap", slow_swap)
+    tab = asyncio.create_task(fire(http, "swap", CHANGES["swap"], "closed tab"))
+    await begun.wait()
+    tab.cancel()
+    await asyncio.wait([tab])
+    await fire(http, "refresh", None, "another tab")  # by now the server has seen the tab hang up
+    assert engine.lifecycle_calls == []
+    closed.set()
+    await eventually(lambda: bool(engine.lifecycle_calls))
+    assert engine.lifecycle_calls[0][:2] == ("swap", "models/other")
 
 
 async def test_what_goes_wrong_is_said_and_ends_the_request(here: Desk) -> None:
@@ -123,7 +190,9 @@ async def test_a_forged_event_is_refused_with_a_sentence(here: Desk, detail: obj
 
 
 async def test_values_that_no_listener_takes_change_nothing(here: Desk) -> None:
-    answer = await fire(here.clients["ada"], "swap", {"model": "x", "request": {"a": 1}}, "too many", [1, "x" * 10_000])
+    answer = await fire(
+        here.clients["ada"], "swap", {"model": "x", "request": {"a": 1}}, "too many", data=[1, "x" * 10_000]
+    )
     assert "Traceback" not in str(answer)
     assert "x" * 100 not in str(answer)
     if answer["success"]:
@@ -135,7 +204,9 @@ async def test_anothers_session_is_not_there(here: Desk) -> None:
     await fire(ada, "refresh", None, "adas own")
     endpoint = await endpoint_of(ada, "refresh")
     body = {"fn_index": endpoint["id"], "session_hash": "adas own", "data": []}
-    assert (await ben.post("/gradio_api/queue/join", json=body)).status_code == 404
+    for path in (RUN, "/gradio_api/queue/join"):
+        assert (await ben.post(path, json=body)).status_code == 404
     assert (await ben.get("/gradio_api/queue/data?session_hash=adas own")).status_code == 404
     async with here.client() as nobody:
-        assert (await nobody.post("/gradio_api/queue/join", json=body)).status_code == 401
+        for path in (RUN, "/gradio_api/queue/join"):
+            assert (await nobody.post(path, json=body)).status_code == 401
