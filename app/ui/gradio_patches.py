@@ -2,7 +2,8 @@
 
 Each says why it is needed and where Gradio has, or could have, a setting for it. Before it changes anything, it checks
 that Gradio has the shape it was written for (6.31); if not, it changes nothing and logs one warning. The page works
-without any of them, only slower: ``DESKMATE_GRADIO_PATCHES=off`` in the environment turns all of them off.
+without any of them, only slower, and it reloads if a listener's request is lost:
+``DESKMATE_GRADIO_PATCHES=off`` in the environment turns all of them off.
 
 Nothing here imports Gradio at import time, because :func:`disable_type_stubs` must run before that.
 """
@@ -200,6 +201,31 @@ def stop_loading_timer() -> None:
         "the script of its loading indicator to have a timer",
     )
     _add_to_head('<script src="/ui/static/shared/gradio_clock.js"></script>')
+
+
+# ---- lost requests
+
+
+LOST = r"catch\{return\[\{error:([\w$]+)\},500\]\}.*?/run\$\{.*?\?\.error===\1;[^}]*broken:"
+"""How Gradio's minified client gives a request that was lost an error of its own, and recognises it."""
+
+
+@_patch
+def survive_lost_requests() -> None:
+    """Makes a listener in Python whose request is lost fail as others do, so that those of its ``failure`` run.
+
+    Gradio itself ends all listeners of the page, those in the browser too, and loads the page again once the server is
+    back (``on_connection_lost_cb`` in ``js/core/src/dependency.ts``; https://github.com/gradio-app/gradio/pull/12907).
+    There is no setting for it. ``gradio_requests.js`` answers in place of the server.
+    """
+    import gradio
+
+    scripts = Path(gradio.__file__).parent.glob("templates/frontend/assets/index-*.js")
+    _expect(
+        any(re.search(LOST, script.read_text(encoding="utf-8"), re.DOTALL) for script in scripts),
+        "the script of its client to recognise a lost request",
+    )
+    _add_to_head('<script src="/ui/static/shared/gradio_requests.js" defer></script>')
 
 
 # ---- the queue

@@ -10,7 +10,13 @@ from fastapi import FastAPI, Request
 
 from app.auth.identity import identity_of
 from app.ui.component_files import files_served_at
-from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer, wake_queue
+from app.ui.gradio_patches import (
+    preload,
+    raise_max_threads,
+    stop_loading_timer,
+    survive_lost_requests,
+    wake_queue,
+)
 from app.ui.html_head import PRELOADS
 from app.ui.options import page_options
 from app.ui.page import build_page
@@ -37,6 +43,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 
     install_pages(app)
     stop_loading_timer()
+    survive_lost_requests()
     preload(PRELOADS)
     app.mount(FILES_URL, PageFiles(directory=STATIC_DIR), name="ui-static")
     page = _queued_page(services)

@@ -29,6 +29,7 @@ from app.ui.gradio_patches import (
     preload,
     raise_max_threads,
     stop_loading_timer,
+    survive_lost_requests,
     wake_queue,
 )
 from app.ui.html_head import PRELOADS
@@ -82,6 +83,7 @@ def served(environment: Environment, name: str = HTML) -> str:
 
 def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
     stop_loading_timer()
+    survive_lost_requests()
     preload(PRELOADS)
     page = _queued_page(no_services)
     assert warnings == []
@@ -226,6 +228,35 @@ def test_a_gradio_with_another_timer_gets_no_script(
     (assets / "statustracker-2.js").write_text("a(()=>{b(c,(performance.now()-d(e))/1e3),f&&g()})")
     stop_loading_timer()
     assert "gradio_clock.js" in served(environment)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        "post=(e)=>fetch(e)",
+        "try{f()}catch{throw Error(re)}b(`${l.root}/run${T}`).then(([e,t])=>{let t=e?.error===re;D({broken:t})})",
+        "try{f()}catch{return[{error:re},500]}b(`${l.root}/run${T}`).then(([e,t])=>{D({message:e.error,broken:!1})})",
+    ],
+)
+def test_a_gradio_that_takes_lost_requests_otherwise_gets_no_script(
+    source: str | None,
+    templates: Callable[[str], Environment],
+    warnings: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = templates("<head></head>")
+    assets = tmp_path / "templates/frontend/assets"
+    assets.mkdir(parents=True)
+    monkeypatch.setattr(gr, "__file__", str(tmp_path / "__init__.py"))
+    if source is not None:
+        (assets / "index-1.js").write_text(source)
+    for _ in range(2):
+        survive_lost_requests()
+    assert served(environment) == "<head></head>"
+    assert len(warnings) == 1
+    assert "'survive_lost_requests'" in warnings[0]
 
 
 # ---- the queue
