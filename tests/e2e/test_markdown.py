@@ -33,7 +33,7 @@ DRAW = """async (texts) => {
     const growing = document.createElement("div");
     const markdown = new StreamingMarkdown(growing);
     for (let at = 0; at < text.length; at += 3) {
-      await new Promise((resolve) => markdown.append(text.slice(at, at + step), resolve));
+      await new Promise((resolve) => markdown.append(text.slice(at, at + 3), resolve));
     }
     const streaming = look(growing);
     markdown.finish();
