@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
@@ -12,7 +15,10 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsError
 
+from app.cli.env_file import find_problems
 from app.errors import StartupError
+from app.settings import AppSettings
+from engine import EngineSettings
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -49,9 +55,13 @@ def variable_name(settings: type[BaseSettings], field: str) -> str:
 def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Settings:
     """Reads the settings. Flags take precedence over the environment, then ``.env``, then defaults.
 
+    The first call of a command warns on stderr of lines and variables that have no effect.
+
     Raises:
-        StartupError: a value is invalid; the message names the flag, the variable and the reason.
+        StartupError: a value is invalid; the message names the flag, the variable and the reason. Or ``.env`` cannot be
+            read.
     """
+    warn_of_lost_settings()
     given = {name: value for name in settings.model_fields if (value := flags.get(name)) is not None}
     try:
         return settings(**given)
@@ -65,10 +75,23 @@ def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Setting
         reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ").partition(", unable")[0]
         shown = "" if not first["loc"] or _is_secret(settings, str(first["loc"][0])) else f", not '{first['input']}'"
         raise StartupError(f"{named}{reason}{shown}.") from error
-    except UnicodeDecodeError as error:
-        raise StartupError("The file .env cannot be read: it is not UTF-8 text. Save it as UTF-8.") from error
     except SettingsError as error:
         raise StartupError(f"The settings cannot be read: {error}.") from error
+
+
+@cache
+def warn_of_lost_settings() -> None:
+    """Prints a warning for each line of ``.env`` and each variable that has no effect. Only once: a command reads the
+    settings of several classes.
+
+    Raises:
+        StartupError: ``.env`` cannot be read.
+    """
+    sources = (AppSettings, EngineSettings)
+    known = [variable_name(settings, field) for settings in sources for field in settings.model_fields]
+    prefixes = tuple(settings.model_config["env_prefix"] for settings in sources)
+    for problem in find_problems(Path(".env"), os.environ, known, prefixes):
+        typer.echo(f"deskmate: warning: {problem}", err=True)
 
 
 def _is_secret(settings: type[BaseSettings], name: str) -> bool:

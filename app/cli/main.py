@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.db import db
-from app.cli.flags import read_settings, with_flags
+from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
 from app.cli.user import user
 from app.errors import AppError
 from app.settings import AppSettings
@@ -33,6 +33,23 @@ cli.add_typer(db, name="db")
 cli.add_typer(user, name="user")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from app.cli.version import describe_version
+
+        typer.echo(f"deskmate {describe_version()}")
+        raise typer.Exit
+
+
+@cli.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 _WHOSE = typer.Option(
     "--user", metavar="NAME", help="With accounts: the user whose conversations to use, by the name to sign in with."
 )
@@ -40,6 +57,7 @@ _WHOSE = typer.Option(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program. ``arguments``: None reads them from ``sys.argv``."""
+    warn_of_lost_settings.cache_clear()
     try:
         cli(arguments)
     except (AppError, EngineError) as error:
