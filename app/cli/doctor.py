@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.cli.version import describe_version
 from app.errors import StartupError
 from app.server.serving import bind, require_loopback
 from app.settings import AppSettings
 from app.store.maintenance.check import describe_database
 from app.store.maintenance.migrate import sqlite_file
-from app.store.maintenance.writable_folder import file_exists, try_folder
+from app.store.maintenance.process_lock import require_unclaimed
+from app.store.maintenance.writable_folder import require_writable_database, try_folder
 from engine import (
     EngineError,
     EngineSettings,
@@ -37,6 +39,7 @@ class Finding:
 
 def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     """Runs all checks, cheapest first."""
+    yield Finding("version", describe_version())
     yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
     yield Finding("processor", _processor())
     yield _tried("address", lambda: _address(settings))
@@ -83,10 +86,8 @@ def _database(url: str) -> str:
     file = sqlite_file(url)
     if file is not None:
         try_folder(file.parent, what="database's folder", setting="APP_DATABASE_URL or APP_DATA_DIR")
-        if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
-            raise StartupError(
-                f"This user cannot read and write the database {file}. Change the file's owner or permissions."
-            )
+        require_unclaimed(url)
+        require_writable_database(file)
     return describe_database(url)
 
 

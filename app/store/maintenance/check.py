@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -15,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.errors import StartupError
 from app.store.db.database import open_snapshot
 from app.store.maintenance.integrity import broken_rules
-from app.store.maintenance.migrate import alembic_config, known_revisions, sqlite_file
+from app.store.maintenance.migrate import alembic_config, cannot_open, known_revisions, sqlite_file
 from app.store.maintenance.writable_folder import file_exists
 
 
@@ -97,9 +96,4 @@ def _read(url: str) -> Iterator[Connection]:
         with open_snapshot(url) as connection:
             yield connection
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise StartupError(f"The database{_at(sqlite_file(url))} cannot be read: {reason}.") from error
-
-
-def _at(file: Path | None) -> str:
-    return f" {file}" if file else ""
+        raise cannot_open(url, error) from error

@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from app.errors import StartupError
 from app.store.db.database import postgres_engine, sqlite_engine
 from app.store.maintenance.snapshot import backup_name, copy_database, open_live, whole_file
+from app.store.maintenance.writable_folder import require_writable_database
 
 _log = logging.getLogger(__name__)
 
@@ -49,9 +50,11 @@ def migrate(url: str, *, backup: bool = True) -> MigrationResult:
         backup: copy a SQLite file first; False if the file is a copy itself.
 
     Raises:
-        StartupError: the database cannot be opened, belongs to another program, or has a newer schema.
+        StartupError: the database cannot be opened or written, belongs to another program, or has a newer schema.
     """
     file = sqlite_file(url)
+    if file is not None:
+        require_writable_database(file)
     engine = sqlite_engine(url, connections=1) if file else postgres_engine(url, connections=1)
     try:
         with engine.begin() as connection:
@@ -60,13 +63,16 @@ def migrate(url: str, *, backup: bool = True) -> MigrationResult:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             return _upgrade(connection, file, backup)
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        where = file or make_url(url).render_as_string(hide_password=True)
-        raise StartupError(
-            f"The database {where} cannot be opened: {reason}. Check APP_DATABASE_URL and APP_DATA_DIR."
-        ) from error
+        raise cannot_open(url, error) from error
     finally:
         engine.dispose()
+
+
+def cannot_open(url: str, error: SQLAlchemyError) -> StartupError:
+    """The error for a database that does not answer, or is not one."""
+    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    where = sqlite_file(url) or make_url(url).render_as_string(hide_password=True)
+    return StartupError(f"The database {where} cannot be opened: {reason}. Check APP_DATABASE_URL and APP_DATA_DIR.")
 
 
 def sqlite_file(url: str) -> Path | None:

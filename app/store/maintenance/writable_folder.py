@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.errors import StartupError
 
-_PROBE = bytes(64 * 1024)
+_PROBE = bytes(2**20)  #: more than a new database takes
 
 
 def try_folder(folder: Path, *, what: str, setting: str) -> bool:
@@ -66,6 +66,18 @@ def file_exists(file: Path) -> bool:
     except OSError as error:
         raise StartupError(f"The file {file} cannot be read: {error.strerror or error}.") from error
     return True
+
+
+def require_writable_database(file: Path) -> None:
+    """Checks that this user may read and write a SQLite file, if it exists. SQLite opens it for reading otherwise.
+
+    Raises:
+        StartupError: they may not.
+    """
+    if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
+        raise StartupError(
+            f"This user cannot read and write the database {file}. Change the file's owner or permissions."
+        )
 
 
 def _make(folder: Path, made: list[Path]) -> None:

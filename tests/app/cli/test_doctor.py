@@ -42,6 +42,21 @@ def _without_privileges(folder: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
+@contextmanager
+def _as_nobody(folder: Path) -> Iterator[None]:
+    """As :func:`_without_privileges`, also for ``os.access``, which looks at the real user."""
+    real = os.getresuid()
+    with _without_privileges(folder):
+        if real[0] == 0:
+            os.setresuid(NOBODY, NOBODY, 0)
+        try:
+            yield
+        finally:
+            if real[0] == 0:
+                os.setresuid(0, 0, 0)
+                os.seteuid(NOBODY)
+
+
 def _findings(data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None) -> dict[str, doctor.Finding]:
     settings = AppSettings(data_dir=data_dir, database_url=url, port=0)
     return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model))}
@@ -127,6 +142,61 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.serious
     assert "No space left on device" in finding.text
     assert not (tmp_path / "data").exists()
+
+
+def _check_refusal(text: str, url: str) -> None:
+    """Checks that ``serve`` refuses the database in the doctor's words."""
+    with pytest.raises(StartupError) as refusal, claim_database(url):
+        migrate(url)
+    assert refusal.value.message == text
+
+
+def test_another_servers_database_is_not_called_ok(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'deskmate.db'}"
+    with claim_database(url):
+        migrate(url)
+        finding = _findings(tmp_path)["database"]
+        assert finding.serious
+        assert f"Another Deskmate (process {os.getpid()}) is using" in finding.text
+        _check_refusal(finding.text, url)
+    assert not _findings(tmp_path)["database"].serious
+    with claim_database(url):
+        pass  # looking has taken nothing
+
+
+def test_what_may_not_be_written_has_the_words_of_serve(tmp_path: Path) -> None:
+    """A lock file that root has left behind, a database of another user, a folder that is read-only."""
+    url = f"sqlite:///{tmp_path / 'deskmate.db'}"
+    migrate(url)
+    lock = tmp_path / "deskmate.db.lock"
+    lock.touch()
+    (tmp_path / "deskmate.db").chmod(0o666)
+    _findings(tmp_path)
+    for file in (lock, tmp_path / "deskmate.db"):
+        file.chmod(0o444)
+        with _as_nobody(tmp_path):
+            finding = _findings(tmp_path)["database"]
+            assert finding.serious
+            assert str(file) in finding.text
+            _check_refusal(finding.text, url)
+        file.chmod(0o666)
+    with _as_nobody(tmp_path):
+        assert not _findings(tmp_path)["database"].serious
+    url = f"sqlite:///{tmp_path / 'locked' / 'new' / 'deskmate.db'}"
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with _as_nobody(tmp_path):
+        finding = _findings(tmp_path, url=url)["database"]
+        _check_refusal(finding.text, url)
+    assert finding.serious
+    assert "Permission denied" in finding.text
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://user:secret@127.0.0.1:1/name", "postgresql+psycopg://[::1]:1/x"])
+def test_a_server_that_does_not_answer_has_the_words_of_serve(tmp_path: Path, url: str) -> None:
+    finding = _findings(tmp_path, url=url)["database"]
+    assert finding.serious
+    assert "cannot be opened" in finding.text
+    _check_refusal(finding.text, url)
 
 
 def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
