@@ -120,7 +120,7 @@ class Installation:
         self.folder = folder
         others = {name: value for name, value in os.environ.items() if not name.startswith(("APP_", "ENGINE_"))}
         others["PATH"] = f"{postgres_programs()}{os.pathsep}{others['PATH']}"
-        self._environment = others | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | environment
+        self._environment = {**others, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment}
         self._given = environment
 
     def write(self) -> None:
