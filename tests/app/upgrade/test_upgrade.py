@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
 from app.cli import main
-from app.cli.flags import read_settings
+from app.cli.flags import read_settings, warn_of_lost_settings
 from app.settings import AppSettings
 from app.store.db.database import postgres_engine, sqlite_engine
 from app.store.maintenance.migrate import alembic_config, sqlite_file
@@ -143,6 +143,8 @@ def test_there_is_a_fixture() -> None:
 
 
 def test_the_settings_read_as_before(installation: Installation, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a warning."""
+    warn_of_lost_settings.cache_clear()
     app = {f"APP_{name.upper()}": value for name, value in installation.settings.model_dump(mode="json").items()}
     for name in ("secret_key", "metrics_token"):  # dumped as asterisks
         app[f"APP_{name.upper()}"] = getattr(installation.settings, name).get_secret_value()
