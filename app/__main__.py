@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 
+from app.concurrency.garbage_collection import paused_gc
+
 
 def main() -> None:
-    """Imports the command line, which takes seconds, and runs it."""
+    """Imports the command line and runs it."""
     # During the import, Ctrl+C ends the process at once, instead of with a traceback from deep within a library.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from app.cli import main as cli
+    with paused_gc():
+        from app.cli import main as cli
 
     signal.signal(signal.SIGINT, interrupt)
     cli.main()

@@ -1,7 +1,7 @@
 """Deskmate's inference engine. ``app/`` uses only what is exported here.
 
-:class:`Engine` and :func:`find_model` import PyTorch and transformers, which takes seconds. They are imported on first
-use, so that ``deskmate --help`` and an invalid setting are answered at once. :class:`RemoteEngine` needs neither.
+PyTorch and transformers are imported when something needs them, because that takes seconds: :class:`Engine` imports them
+while it starts, :func:`prepare_model` and :func:`model_size` on first use. :class:`RemoteEngine` needs neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.errors import (
     ReplyInterruptedError,
     UnsupportedParameterError,
 )
-from engine.interface import Caller, ChatEngine, ChatMessage, ModelHost, PreparedPrompt, Truncation
+from engine.interface import BackgroundStart, Caller, ChatEngine, ChatMessage, ModelHost, PreparedPrompt, Truncation
 from engine.outputs import (
     Completion,
     Delta,
@@ -45,7 +45,8 @@ from engine.settings import EngineSettings
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.model.adapters import has_unused_adapter
-    from engine.model.load import find_model, prepare_model
+    from engine.model.folders import find_model
+    from engine.model.load import prepare_model
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
         WEIGHT_FORMATS,
@@ -62,6 +63,7 @@ __all__ = [
     "PARAMETERS",
     "SERVER_WEIGHT_FORMATS",
     "WEIGHT_FORMATS",
+    "BackgroundStart",
     "Caller",
     "ChatEngine",
     "ChatMessage",
@@ -116,10 +118,18 @@ def __getattr__(name: str) -> Any:
         from engine.engine import Engine
 
         return Engine
-    if name in ("find_model", "has_unused_adapter", "prepare_model"):
-        from engine.model import load
+    if name == "find_model":
+        from engine.model.folders import find_model
 
-        return getattr(load, name)
+        return find_model
+    if name == "has_unused_adapter":
+        from engine.model.adapters import has_unused_adapter
+
+        return has_unused_adapter
+    if name == "prepare_model":
+        from engine.model.load import prepare_model
+
+        return prepare_model
     if name == "RemoteEngine":
         from engine.remote.client import RemoteEngine
 

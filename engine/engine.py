@@ -8,25 +8,28 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
 from engine.errors import EngineStoppedError
-from engine.execution.submission import Submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
-from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.runtime.background import run_in_daemon_thread
-from engine.runtime.engine_core import EngineCore
 from engine.runtime.reader import Listener, Reader
 from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
-from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.supervisor import Supervisor
-from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 from engine.text.truncation import prepare_truncated
+
+if TYPE_CHECKING:  # importing these takes seconds; the supervisor does when it loads a model
+    from engine.execution.submission import Submission
+    from engine.model.weights import Progress
+    from engine.runtime.engine_core import EngineCore
+    from engine.runtime.request_processor import RequestProcessor
+    from engine.runtime.worker import Worker
 
 MAX_INLINE_TOKENS = 256
 """Tokens. Up to this many are converted in the event loop, because handing them to a thread would take longer."""
@@ -59,6 +62,15 @@ class Engine:
             ModelLoadError: the model cannot be loaded or cannot run here.
         """
         await run_in_daemon_thread(self._supervisor.start, cancel=self._supervisor.cancel)
+
+    def start_in_background(self) -> asyncio.Task[None]:
+        """Runs :meth:`start` in a task and returns it. The engine reports itself as starting from now on.
+
+        Until the task ends, requests are refused, :attr:`status` tells the progress, and :attr:`info` and
+        :attr:`default_sampling_params` are what is known before the model is loaded.
+        """
+        self._supervisor.announce_start()
+        return asyncio.get_running_loop().create_task(self.start(), name="engine start")
 
     async def stop(self) -> None:
         """Closes the worker and releases the model. Requests in flight end with :class:`EngineStoppedError`."""
@@ -141,16 +153,21 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        """The loaded model, or the one that was loaded when the engine went to sleep."""
-        info = self._supervisor.info
+        """The loaded model, or the one that was loaded when the engine went to sleep.
+
+        While the first one is loading: its name, its context window if it is known, and placeholders.
+        """
+        info = self._supervisor.known_info
         if info is None:
             raise EngineStoppedError("The engine is not started.")
         return info
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """The model's own defaults; every field that has one is set."""
+        """The model's own defaults; every field that has one is set. Neutral while the first model is loading."""
         params = self._supervisor.default_params
+        if params is None and self._supervisor.known_info is not None:
+            return SamplingParams.neutral()
         if params is None:
             raise EngineStoppedError("The engine is not started.")
         return params
@@ -166,7 +183,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Returns counters and gauges. Counters grow from the first start, across restarts, sleeps and swaps."""
-        if self._supervisor.info is None:
+        if self._supervisor.known_info is None:
             raise EngineStoppedError("The engine is not started.")
         return self._supervisor.stats()
 
@@ -381,7 +398,7 @@ async def _render(
     return await asyncio.to_thread(request_processor.render_chat, messages, params, caller, previous)
 
 
-Submit = Callable[[], Awaitable[tuple[Worker, Submission]]]
+Submit = Callable[[], Awaitable[tuple["Worker", "Submission"]]]
 
 
 async def _pull_deltas(submit: Submit) -> AsyncGenerator[Delta]:

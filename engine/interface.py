@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NotRequired, Protocol, TypedDict, runtime_checkable
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from engine.outputs import Delta, Deltas, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from prometheus_client import CollectorRegistry
 
 
 class ChatMessage(TypedDict):
@@ -250,4 +253,21 @@ class ModelHost(Protocol):
             ModelLoadError: the new model cannot be loaded or cannot run here; says why.
             EngineBusyError, EngineStoppedError: as :meth:`sleep`.
         """
+        ...
+
+
+@runtime_checkable
+class BackgroundStart(Protocol):
+    """An engine that takes seconds to start, and reports its state meanwhile."""
+
+    def start_in_background(self) -> asyncio.Task[None]:
+        """Starts the engine in a task and returns it. Cancelling the task stops the start within seconds.
+
+        Raises (from the task):
+            ModelLoadError: the model cannot be loaded or cannot run here.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Releases the model. Requests in flight end with ``EngineStoppedError``."""
         ...

@@ -61,6 +61,11 @@ class StageProgress:
             elif time.monotonic() >= self._printed + _MIN_LOG_INTERVAL_SECONDS:
                 self._print(f"{stage}: {fraction:.0%}")
 
+    def note(self, line: str) -> None:
+        """Prints a line of its own."""
+        with self._lock:
+            self._console.print(line, highlight=False, soft_wrap=True)
+
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False)
         self._printed = time.monotonic()

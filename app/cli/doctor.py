@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from app.cli.version import describe_version
@@ -21,11 +23,13 @@ from engine import (
     EngineError,
     EngineSettings,
     EngineStatus,
-    RemoteEngine,
     find_model,
     has_unused_adapter,
-    prepare_model,
 )
+
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/kfd")
+"""Device files of GPUs that PyTorch can use: NVIDIA's, in WSL, on Jetson boards, and AMD's."""
+BUNDLED_MODEL: str = EngineSettings.model_fields["model"].default
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,19 @@ def _tried(subject: str, look: Callable[[], str]) -> Finding:
 
 
 def _processor() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    text = f"{os.cpu_count()} cores, {memory:.1f} GiB of memory, torch"
+    if not _may_have_gpu():
+        return f"{text} {version('torch')}, no CUDA device"
     import torch
 
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    text = f"{os.cpu_count()} cores, {memory:.1f} GiB of memory, torch {torch.__version__}"
-    if torch.cuda.is_available():
-        return f"{text}, {torch.cuda.get_device_name()}"
-    return f"{text}, no CUDA device"
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+    return f"{text} {torch.__version__}, {name}"
+
+
+def _may_have_gpu() -> bool:
+    """Whether the system has a GPU's device file. Importing PyTorch to ask it takes seconds."""
+    return platform.system() != "Linux" or any(Path(file).exists() for file in GPU_FILES)
 
 
 def _address(settings: AppSettings) -> str:
@@ -92,6 +102,8 @@ def _database(url: str) -> str:
 
 
 def _remote(settings: EngineSettings) -> str:
+    from engine import RemoteEngine
+
     async def look() -> EngineStatus:
         async with RemoteEngine(settings) as engine:
             model = engine.info
@@ -109,6 +121,12 @@ def _model(settings: EngineSettings) -> str:
     found = find_model(settings.model)
     if isinstance(found, str):
         return f"{found}, from the Hugging Face hub or its local cache"
-    prepare_model(settings, lambda _stage, _fraction: None)  # reads the configuration and tokenizer, not the weights
+    if found == find_model(BUNDLED_MODEL) and settings.device != "cuda":
+        for name in ("config.json", "tokenizer.json"):  # the rest is known to run, and checking it takes seconds
+            json.loads((found / name).read_bytes())
+    else:
+        from engine import prepare_model
+
+        prepare_model(settings, lambda _stage, _fraction: None)  # reads configuration and tokenizer, not the weights
     adapter = ", without the LoRA adapter in it: merge the adapter into the weights to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"

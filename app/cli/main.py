@@ -105,19 +105,23 @@ def serve(**flags: str | bool | None) -> None:
                 if setup is not None:
                     typer.echo(f"There is no admin yet. Create the first one within a day at {address}{setup}")
 
+            def loading() -> None:
+                progress.note(f"The page is at {settings.public_url or address_of(listener)} while the model loads.")
+
             engine: AbstractAsyncContextManager[ChatEngine]
             if engine_settings.remote_url:
                 from engine import RemoteEngine
 
                 engine = RemoteEngine(engine_settings)
             else:
-                from engine import Engine  # imported last: it takes seconds, and the checks above fail at once
+                from engine import Engine, find_model
 
+                find_model(engine_settings.model)  # a wrong folder is refused at once, before the page is served
                 engine = Engine(engine_settings, progress=progress)
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve_until_stopped(settings, engine, listener, ready))
+                runner.run(serve_until_stopped(settings, engine, listener, ready, loading))
 
 
 @cli.command("export")

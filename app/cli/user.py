@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from app.auth.accounts import RESET_HOURS, AccountService
 from app.cli.flags import read_settings, with_flags
 from app.domain.accounts import AccountView, fold_name
 from app.domain.roles import UserRole
@@ -19,6 +18,7 @@ from app.errors import StartupError
 from app.settings import AppSettings
 
 if TYPE_CHECKING:
+    from app.auth.accounts import AccountService
     from app.services.erasure import Erasure
     from app.store.accounts.personal_data import DeletionPreview
     from app.store.db.database import Database
@@ -122,6 +122,7 @@ def reset_password(
     """Set a new password for a user, and end all their sessions."""
     settings = _settings(flags)
     if link:
+        from app.auth.accounts import RESET_HOURS
 
         async def make(accounts: AccountService) -> str:
             return await accounts.reset_token(await accounts.records.id_of(name), actor_id=None)
@@ -230,6 +231,7 @@ def _counted(data: DeletionPreview) -> str:
 
 @asynccontextmanager
 async def _open_accounts(settings: AppSettings) -> AsyncIterator[tuple[AccountService, Database]]:
+    from app.auth.accounts import AccountService
     from app.store.db.database import Database
     from app.store.maintenance.check import inspect_database
     from app.store.maintenance.migrate import migrate

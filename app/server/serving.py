@@ -11,16 +11,17 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
 from app.concurrency.cpu_affinity import pin_to_first_cpu
+from app.concurrency.garbage_collection import exempt_loaded_objects, paused_gc
 from app.errors import StartupError
 from app.server.http_protocol import protocol_for, raise_open_file_limit
 from app.settings import AppSettings
-from engine import ChatEngine
+from engine import BackgroundStart, ChatEngine
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -79,16 +80,22 @@ async def serve(
     engine: AbstractAsyncContextManager[ChatEngine],
     listener: socket.socket,
     on_ready: Callable[[str | None], None],
+    on_loading: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves until SIGINT or SIGTERM. Replies in flight are finished, or marked as interrupted, before it returns.
 
+    An engine that can start in the background does so once the page is served: until its model is loaded, the page
+    and ``GET /api/engine`` show the progress, ``/ready`` fails, and messages are refused.
+
     Args:
-        on_ready: called once, with the path of the link that creates the first admin's account, or None if there is
-            an admin already.
+        on_ready: called once, when messages can be answered, with the path of the link that creates the first admin's
+            account, or None if there is an admin already.
+        on_loading: called once, before that, if the page is served while the model is still loading.
 
     Raises:
-        StartupError, EngineError: the application cannot start.
+        StartupError, EngineError: the application cannot start, or its model cannot be loaded.
         asyncio.CancelledError: SIGTERM arrived during the start.
+        KeyboardInterrupt: SIGINT arrived while the model was loading.
     """
     # Gradio reads these when it is imported. The import takes seconds, so it comes after the checks that fail early.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -97,9 +104,11 @@ async def serve(
     # 10,000 events, which takes 7 ms.
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(2**31)
-    from app.main import create_app, wind_down
+    with paused_gc():
+        from app.main import create_app, wind_down
 
-    app = create_app(settings, _with_affinity(engine))
+        load = _Load(engine, on_loading) if isinstance(engine, BackgroundStart) else None
+        app = create_app(settings, load or _with_affinity(engine))
     config = uvicorn.Config(
         app,
         http=protocol_for(raise_open_file_limit()),
@@ -117,21 +126,83 @@ async def serve(
         starting.end()
         # A URL's fragment stays in the browser, so the token appears in no log.
         path = f"/setup#{setup}" if setup is not None else None
-        server = _Server(config, lambda: on_ready(path), lambda: wind_down(app))
+        server = _Server(config, lambda: on_ready(path), lambda: wind_down(app), load)
         try:
             await server.serve(sockets=[listener])
         except OSError as error:
             host, port = listener.getsockname()[:2]
             raise _cannot_listen(host, port, error) from error
+        if load is not None:
+            load.check(server.stopped_by)
 
 
 @asynccontextmanager
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
     """Wraps the engine: on CPU, pins the event loop's thread so that the engine's thread has a CPU of its own."""
     async with engine as running:
-        if running.info.device == "cpu":
-            pin_to_first_cpu()
+        _pin_beside(running)
         yield running
+
+
+def _pin_beside(engine: ChatEngine) -> None:
+    """On CPU, pins the calling thread, which runs the event loop, to a CPU of its own."""
+    if engine.info.device == "cpu":
+        pin_to_first_cpu()
+
+
+class _Load(AbstractAsyncContextManager[ChatEngine]):
+    """Wraps an engine that starts in the background: :meth:`start` begins, leaving the context cancels or stops.
+
+    Args:
+        on_loading: called when the start begins.
+    """
+
+    def __init__(self, engine: AbstractAsyncContextManager[ChatEngine], on_loading: Callable[[], None]) -> None:
+        assert isinstance(engine, BackgroundStart)
+        self._background: BackgroundStart = engine
+        self._engine = cast(ChatEngine, engine)
+        self._on_loading = on_loading
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> ChatEngine:
+        return self._engine
+
+    def start(self, on_end: Callable[[BaseException | None], None]) -> None:
+        """Starts the engine. ``on_end`` gets its error, None if it serves; it is not called for a cancelled start."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                _pin_beside(self._engine)
+            on_end(error)
+
+        self._task = self._background.start_in_background()
+        self._task.add_done_callback(end)
+        self._on_loading()
+
+    def check(self, stopped_by: int | None) -> None:
+        """Raises why the server did not become ready: the engine's error, or the signal that arrived before."""
+        assert self._task is not None
+        if self._task.done():
+            self._task.result()
+        elif stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise asyncio.CancelledError
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._task is None:
+            return
+        if self._task.done():
+            if not self._task.cancelled() and self._task.exception() is None:
+                await self._background.stop()
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})  # ends within seconds, even if the load does not
 
 
 class _CancelledBySigterm:
@@ -165,28 +236,36 @@ def _cannot_listen(host: str, port: int, error: Exception) -> StartupError:
     return StartupError(reason[0].upper() + reason[1:])
 
 
-_GC_THRESHOLDS = (10_000, 20, 20)
-"""Arguments of ``gc.set_threshold``: allocations before a collection of generation 0, then collections of the younger
-generation before one of generations 1 and 2. With Python's defaults the collector scans the objects of a few tokens
-again and again and frees nothing, which with many readers takes a twentieth of the CPU time."""
-
-
 class _Server(uvicorn.Server):
     """uvicorn's server, which on shutdown finishes the replies while their readers are connected, then disconnects."""
 
     def __init__(
-        self, config: uvicorn.Config, on_ready: Callable[[], None], wind_down: Callable[[], Awaitable[None]]
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        wind_down: Callable[[], Awaitable[None]],
+        load: _Load | None,
     ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
         self._wind_down = wind_down
+        self._load = load
+        self.stopped_by: int | None = None  #: the first signal
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.collect()
-        gc.freeze()  # models and libraries are never freed, and scanning them takes tenths of a second
-        gc.set_threshold(*_GC_THRESHOLDS)
-        self._on_ready()
+        if self._load is None:
+            self._become_ready(None)
+        else:
+            gc.freeze()  # else the collector scans the application's objects while the model is loaded
+            self._load.start(self._become_ready)
+
+    def _become_ready(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.should_exit = True
+        elif not self.should_exit:
+            exempt_loaded_objects()
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -211,4 +290,6 @@ class _Server(uvicorn.Server):
         """
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
+        if self.stopped_by is None:
+            self.stopped_by = sig
         self.should_exit = True

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from transformers.utils import is_peft_available
-
 from engine.errors import ModelLoadError
 
 _CONFIG = "adapter_config.json"
@@ -15,7 +13,11 @@ _WEIGHTS = "adapter_model*.safetensors"
 
 def has_unused_adapter(folder: Path) -> bool:
     """Whether the folder holds an adapter. With PEFT installed, transformers applies it while it loads."""
-    return (any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()) and not is_peft_available()
+    if not (any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()):
+        return False
+    from transformers.utils import is_peft_available
+
+    return not is_peft_available()
 
 
 def is_adapter_only(folder: Path) -> bool:

@@ -33,7 +33,7 @@ def refuse_unreadable_weights(file: Path) -> None:
         ModelLoadError: it cannot.
     """
     try:
-        with safe_open(file, framework="pt"):  # reads the header alone
+        with safe_open(file, framework="np"):  # reads the header alone; "pt" would import PyTorch
             pass
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import adapter_alone, has_unused_adapter, is_adapter_only
+from engine.model.adapters import has_unused_adapter
 from engine.model.attention_hook import AttentionNeeds, LayerProbe
-from engine.model.checkpoints import mode_of, refuse_unreadable_weights
+from engine.model.folders import find_model
 from engine.model.hub import fetch_description, fetch_weights
 from engine.model.position_check import check_positions
 from engine.model.probe import min_cache_window, probe_calls, run_probe_step
@@ -38,8 +34,6 @@ log = logging.getLogger(__name__)
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 class CompiledDecoder(Protocol):
@@ -201,38 +195,6 @@ def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSet
         ) from error
 
 
-def find_model(model: str) -> Path | str:
-    """Returns the folder of a model (relative to the working directory or to Deskmate's folder), or its hub id.
-
-    Raises:
-        ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
-    """
-    path = Path(model).expanduser()
-    try:
-        for candidate in (path, PROJECT_ROOT / model):
-            if stat.S_ISDIR(mode_of(candidate)):
-                _refuse_incomplete_folder(candidate)
-                return candidate.resolve()
-        is_file = stat.S_ISREG(mode_of(path))
-    except OSError as error:
-        raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
-    if is_file:
-        raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
-    looks_like_path = (
-        model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
-    )
-    if looks_like_path:
-        raise ModelLoadError(
-            f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
-            "or a hub id such as Qwen/Qwen3-0.6B."
-        )
-    try:
-        validate_repo_id(model)
-    except HFValidationError as error:
-        raise ModelLoadError(f"'{model}' is neither a model folder nor a hub id such as Qwen/Qwen3-0.6B.") from error
-    return model
-
-
 def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     """Does what can be done before a model is loaded: refuses models that cannot run, and downloads missing files.
 
@@ -262,26 +224,6 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
     if folder is not source:
         fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
     return folder, config, tokenizer
-
-
-def _refuse_incomplete_folder(folder: Path) -> None:
-    if is_adapter_only(folder):
-        raise adapter_alone(str(folder), folder)
-    names = sorted(os.listdir(folder))  # raises if the folder cannot be read, where glob would find nothing
-    if "config.json" not in names:
-        raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
-    weights = [name for name in names if name.endswith(".safetensors")]
-    for name in weights:
-        refuse_unreadable_weights(folder / name)
-    if weights:
-        return
-    pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
-    if pickles:
-        raise ModelLoadError(
-            f"{folder} holds only pickle weights ({pickles[0]}), which can run arbitrary code when opened. "
-            "Convert them to safetensors with model.save_pretrained(folder) in transformers."
-        )
-    raise ModelLoadError(f"{folder} has no weights: it contains no *.safetensors file.")
 
 
 def _choose_device(choice: str) -> torch.device:

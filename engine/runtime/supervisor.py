@@ -1,16 +1,21 @@
-"""Manages the engine's lifecycle: loads and releases a model, sleeps, wakes, and swaps models."""
+"""Manages the engine's lifecycle: loads and releases a model, sleeps, wakes, and swaps models.
+
+Importing PyTorch and transformers takes seconds. Everything here that needs them is in ``model_loading``, which the
+thread that loads the first model imports: the engine reports its state from the beginning.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import torch
-
-from engine.device.memory import available_memory, clear_error_frames, release_memory
 from engine.errors import (
     EngineBusyError,
     EngineError,
@@ -18,19 +23,18 @@ from engine.errors import (
     LoadCancelledError,
     ModelLoadError,
     ReplyInterruptedError,
-    first_line,
 )
-from engine.execution.capacity import suitable_num_threads
-from engine.execution.load import load_model
-from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
-from engine.model.load import LoadedModel, prepare_model
-from engine.model.weights import Progress
+from engine.model.folders import expected_info
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
-from engine.runtime.engine_core import EngineCore
 from engine.runtime.metrics import EngineMetrics
-from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from engine.model.load import LoadedModel
+    from engine.model.weights import Progress
+    from engine.runtime.engine_core import EngineCore
+    from engine.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,9 @@ _REFUSALS = {
 _STOPPED = "The engine was stopped before the reply was finished."
 _ASLEEP = "The model was put to sleep before the reply was finished."
 _SWAPPED = "Another model was loaded before the reply was finished."
+
+
+_MODEL_LOADING = "engine.runtime.model_loading"
 
 
 class Supervisor:
@@ -61,6 +68,7 @@ class Supervisor:
         self.settings = settings
         self.worker: Worker | None = None
         self.info: ModelInfo | None = None
+        self._expected: ModelInfo | None = None
         self.default_params: SamplingParams | None = None
         self.metrics = EngineMetrics(self.stats)
         self._progress = progress
@@ -83,6 +91,11 @@ class Supervisor:
             if worker.restart_reason is not None:
                 return EngineState.RESTARTING
         return self._state
+
+    @property
+    def known_info(self) -> ModelInfo | None:
+        """The last loaded model; after :meth:`announce_start`, what is known of the first one; None before."""
+        return self._expected if self.info is None and self._state is EngineState.STARTING else self.info
 
     @property
     def status(self) -> EngineStatus:
@@ -128,6 +141,12 @@ class Supervisor:
 
     # -- commands ---------------------------------------------------------------------------------------------
 
+    def announce_start(self) -> None:
+        """Reports the engine as starting from now on. :meth:`start` must follow, in another thread."""
+        if self.worker is None and self._state is EngineState.STOPPED:
+            self._expected = expected_info(self.settings)
+            self._state = EngineState.STARTING
+
     def start(self) -> None:
         """Loads the model and starts the worker.
 
@@ -162,7 +181,8 @@ class Supervisor:
             self._cancelled.clear()
             self._close_worker(0.0, _REFUSALS[EngineState.DRAINING], _STOPPED)
             self._state = EngineState.STOPPED
-            release_memory()
+            if self.info is not None:
+                self._release_memory()
 
     def sleep(self, timeout: float) -> None:
         """Releases weights and cache. Replies in flight get ``timeout`` seconds, then they are interrupted."""
@@ -172,7 +192,7 @@ class Supervisor:
             self.running_worker()
             self._close_worker(timeout, _REFUSALS[EngineState.ASLEEP], _ASLEEP)
             self._state = EngineState.ASLEEP
-            release_memory()
+            self._release_memory()
             log.info("the model is asleep: weights and cache are released")
 
     def wake(self) -> None:
@@ -189,7 +209,7 @@ class Supervisor:
             if self.running_worker().failure is not None:
                 self._close_worker(0.0, _REFUSALS[EngineState.STARTING], _STOPPED)
                 self._state = EngineState.ASLEEP
-                release_memory()
+                self._release_memory()
                 self._load_and_start()
 
     def swap(self, settings: EngineSettings, timeout: float) -> None:
@@ -213,8 +233,10 @@ class Supervisor:
                 # No local variable for the core: it would keep the old model in memory.
                 self._replace_core(self._close_worker(timeout, refusal, _SWAPPED), settings, needed)
             except BaseException as error:
+                from engine.runtime.model_loading import as_load_error, clear_error_frames
+
                 clear_error_frames(error)
-                failure = error if isinstance(error, EngineError) else _as_load_error(error, settings.model)
+                failure = error if isinstance(error, EngineError) else as_load_error(error, settings.model)
                 if self.worker is None:
                     self._state = EngineState.ASLEEP
                     if before is not EngineState.ASLEEP and not self._cancelled.is_set():
@@ -236,14 +258,14 @@ class Supervisor:
             self._exclusive.release()
 
     def _prepare(self, settings: EngineSettings) -> int:
+        from engine.runtime.model_loading import as_load_error, prepare
+
         try:
-            draft = draft_settings(settings)
-            needed = prepare_model(settings, self._report)
-            return needed if draft is None else needed + prepare_model(draft, self._report)
+            return prepare(settings, self._report)
         except EngineError:
             raise
         except Exception as error:
-            raise _as_load_error(error, settings.model) from error
+            raise as_load_error(error, settings.model) from error
         finally:
             self._stage = None
 
@@ -252,9 +274,11 @@ class Supervisor:
 
         On failure, the old model serves again where its weights were kept; else there is no worker.
         """
-        if not _can_fit(needed, core):
+        from engine.runtime import model_loading
+
+        if not model_loading.can_fit(needed, core):
             core = None
-            release_memory()
+            self._release_memory()
         try:
             model = self._load(settings)
         except BaseException:
@@ -263,7 +287,7 @@ class Supervisor:
             raise
         old = core.model if core is not None else None
         core = None  # frees the old cache before the new one is allocated
-        release_memory()
+        self._release_memory()
         try:
             new = self._build_core(model, settings)
         except BaseException:
@@ -274,7 +298,7 @@ class Supervisor:
         del old
         self.settings = settings
         self._start_worker(new)
-        release_memory()
+        self._release_memory()
 
     def _restore_previous(self, failure: EngineError) -> None:
         try:
@@ -283,24 +307,46 @@ class Supervisor:
             raise ModelLoadError(f"{failure} Then {self.settings.model} could not be loaded again: {error}") from error
 
     def _load_and_start(self) -> None:
-        before = self._state
+        before = EngineState.STOPPED if self._state is EngineState.STARTING else self._state
         self._state = EngineState.STARTING
         try:
+            self._import_model_loading()
             self._start_worker(self._build_core(self._load(self.settings), self.settings))
         except BaseException as error:
             self._state = before
-            clear_error_frames(error)
-            release_memory()
+            if _MODEL_LOADING in sys.modules:
+                from engine.runtime.model_loading import clear_error_frames
+
+                clear_error_frames(error)
+                self._release_memory()
             raise
 
+    def _import_model_loading(self) -> None:
+        """Imports PyTorch and transformers, and reports it: it takes seconds. Can be cancelled in between."""
+        if _MODEL_LOADING in sys.modules:
+            return
+        modules = "torch", "transformers", _MODEL_LOADING
+        is_collecting = gc.isenabled()
+        gc.disable()  # an import leaves little garbage, and looking for it takes a fifth of the time
+        try:
+            for number, module in enumerate(modules):
+                self._report("Importing PyTorch", number / len(modules))
+                import_module(module)
+            gc.freeze()  # what was imported is never freed
+        finally:
+            if is_collecting:
+                gc.enable()
+        self._report("Importing PyTorch", 1.0)
+
     def _load(self, settings: EngineSettings) -> LoadedModel:
-        model = with_draft_model(load_model(settings, self._report), settings, self._report)
-        torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
-        return model
+        from engine.runtime.model_loading import load
+
+        return load(settings, self._report)
 
     def _build_core(self, model: LoadedModel, settings: EngineSettings) -> EngineCore:
-        core = EngineCore(model, settings)
-        self._warm_up(core, settings)
+        from engine.runtime.model_loading import build_core
+
+        core = build_core(model, settings, self._report)
         core.metrics = self.metrics
         return core
 
@@ -311,50 +357,16 @@ class Supervisor:
         return core
 
     def _start_worker(self, core: EngineCore) -> None:
-        settings, model = self.settings, core.model
-        info = ModelInfo(
-            name=model.name,
-            max_model_len=core.request_processor.max_model_len,
-            vocab_size=model.vocab_size,
-            dtype=_number_format(model.dtype, settings.quantization),
-            device=str(model.device),
-            attention=core.kernel.name,
-            num_parameters=model.num_parameters,
-            has_chat_template=bool(model.tokenizer.chat_template),
-            has_unused_adapter=model.has_unused_adapter,
-            served_names=settings.served_model_name,
-        )
-        self.info, self.default_params = info, core.request_processor.default_params
-        self.worker = Worker(
-            core,
-            self._rebuild,
-            num_threads=settings.num_threads or suitable_num_threads(model),
-            max_readers=settings.max_num_seqs + settings.max_waiting,
-        )
+        from engine.runtime.model_loading import info_of, start_worker
+
+        self.info, self.default_params = info_of(core, self.settings), core.request_processor.default_params
+        self.worker = start_worker(core, self.settings, self._rebuild)
         self._state = EngineState.READY
-        stats = core.stats()
-        log.info(
-            "model %s: %s on %s, attention %s, %d KV blocks of %d tokens, context %d",
-            info.name,
-            info.dtype,
-            info.device,
-            info.attention,
-            stats.num_kv_blocks,
-            stats.kv_block_size,
-            info.max_model_len,
-        )
-        if info.has_unused_adapter:
-            log.warning(
-                "the folder of model %s holds a LoRA adapter, which is not applied: the model answers without it. "
-                "Merge it into the weights with PEFT (merge_and_unload), or remove it.",
-                info.name,
-            )
-        if not info.has_chat_template:
-            log.warning(
-                "model %s has no chat template: it reads conversations as a plain dialogue of User and Assistant, and "
-                "may answer poorly. Use a variant made for chat (often named -Instruct), or add a chat_template.jinja.",
-                info.name,
-            )
+
+    def _release_memory(self) -> None:
+        from engine.runtime.model_loading import release_memory
+
+        release_memory()
 
     def _close_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
         """Refuses requests, waits, then interrupts. Returns the idle core, None if it has failed or there is none."""
@@ -375,37 +387,3 @@ class Supervisor:
             raise LoadCancelledError("Loading the model was cancelled.")
         self._stage = (stage, fraction)
         self._progress(stage, fraction)
-
-    def _warm_up(self, core: EngineCore, settings: EngineSettings) -> None:
-        """Runs a long prompt and a few decodes, so that the first request does not pay for lazy initialisation."""
-        length = min(settings.max_batched_tokens, core.request_processor.max_model_len - 4)
-        params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
-        prompt = [0] * length
-        core.add(core.request_processor.process("warm-up", prompt, core.request_processor.resolve(prompt, params)))
-        done = 0
-        while core.has_work:
-            self._report("Warming up", min(done / 4, 1.0))
-            core.step()
-            done += 1
-        core.reset()
-        self._report("Warming up", 1.0)
-
-
-def _number_format(dtype: torch.dtype, quantization: str) -> str:
-    """Returns the data type of the weights as the UI shows it."""
-    name = str(dtype).removeprefix("torch.")
-    return name if quantization == "none" else f"{quantization} and {name}"
-
-
-def _as_load_error(error: BaseException, model: str) -> EngineError:
-    reason = first_line(error) or type(error).__name__
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        reason = "there is not enough memory. Lower max_model_len or kv_cache_memory, or choose a smaller model."
-    return ModelLoadError(f"{model} cannot be loaded: {reason}")
-
-
-def _can_fit(needed: int, core: EngineCore | None) -> bool:
-    """Whether other weights of ``needed`` bytes fit into memory beside this core's, with a reserve of 20 %."""
-    if core is None or core.model.device.type != "cpu":
-        return False  # on a GPU the KV cache has taken the free memory
-    return 1.2 * needed < available_memory(core.model.device)

@@ -293,7 +293,7 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
 #: Loads for ten minutes, deaf to everything, as from a disk that hangs.
 _ENDLESS_LOAD = """
 import signal, sys, time
-import engine.runtime.supervisor
+import engine.runtime.model_loading
 from app.cli.main import main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
@@ -302,7 +302,7 @@ def load_model(settings, progress):
     progress("Reading", 0.0)
     time.sleep(600)
 
-engine.runtime.supervisor.load_model = load_model
+engine.runtime.model_loading.load_model = load_model
 main(sys.argv[1:])
 """
 

@@ -15,7 +15,7 @@ from engine import Delta, Engine, EngineSettings, EngineState, EngineStoppedErro
 from engine.errors import EngineFailedError, PoisonedPromptError
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.runtime import supervisor as supervisor_module
+from engine.runtime import model_loading
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.output_processor import OutputProcessor, StepOutput
 from engine.scheduling.block_pool import BlockPool, IntegrityError
@@ -266,7 +266,7 @@ async def test_weights_that_cannot_be_used_again_are_read_again(
     monkeypatch.setattr("engine.runtime.worker.BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     loaded = []
     load = load_model
-    monkeypatch.setattr(supervisor_module, "load_model", lambda *args: loaded.append(1) or load(*args))
+    monkeypatch.setattr(model_loading, "load_model", lambda *args: loaded.append(1) or load(*args))
     expected = tokens(await begin(engine, 20, SHORT))
     task = begin(engine, 21)
     await running(engine, 1)
@@ -286,7 +286,7 @@ async def test_an_engine_that_cannot_start_again_says_why_and_can_be_woken(
     task = begin(engine, 20)
     await running(engine, 1)
     core = EngineCore
-    monkeypatch.setattr(supervisor_module, "EngineCore", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(model_loading, "EngineCore", lambda *_: (_ for _ in ()).throw(MemoryError()))
     fault.once = True
     with pytest.raises(EngineFailedError):
         await task
@@ -294,7 +294,7 @@ async def test_an_engine_that_cannot_start_again_says_why_and_can_be_woken(
     assert "could not restart: it ran out of memory" in (engine.health().error or "")
     with pytest.raises(EngineStoppedError, match="could not restart"):
         await begin(engine, 21)
-    monkeypatch.setattr(supervisor_module, "EngineCore", core)
+    monkeypatch.setattr(model_loading, "EngineCore", core)
     await engine.wake()
     assert engine.health().ready
     assert len(tokens(await begin(engine, 21, SHORT))) == 5

@@ -25,8 +25,9 @@ from engine import (
     SamplingParams,
 )
 from engine.execution.load import load_model
-from engine.runtime import supervisor as supervisor_module
+from engine.runtime import model_loading
 from engine.runtime.engine_core import EngineCore
+from engine.runtime.supervisor import Supervisor
 from testing.hub import Hub
 from testing.models import make_model
 from testing.waiting import eventually
@@ -119,10 +120,10 @@ async def test_a_request_at_the_moment_of_falling_asleep_is_told_so(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is gone, and the state is not changed yet."""
-    supervisor, refusals = supervisor_module.Supervisor, list[str]()
-    close = supervisor._close_worker
+    refusals = list[str]()
+    close = Supervisor._close_worker
 
-    def close_and_ask(self: supervisor_module.Supervisor, *args: Any) -> Any:
+    def close_and_ask(self: Supervisor, *args: Any) -> Any:
         core = close(self, *args)
         with pytest.raises(EngineStoppedError) as caught:
             self.running_worker()
@@ -130,7 +131,7 @@ async def test_a_request_at_the_moment_of_falling_asleep_is_told_so(
         return core
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervisor, "_close_worker", close_and_ask)
+        patch.setattr(Supervisor, "_close_worker", close_and_ask)
         await engine.sleep()
     assert len(refusals) == 1
     assert "asleep" in refusals[0]
@@ -218,7 +219,7 @@ async def test_requests_during_a_swap_are_told_and_a_second_swap_waits_for_nobod
         assert held.wait(20)
         return load(*args)
 
-    monkeypatch.setattr(supervisor_module, "load_model", slowly)
+    monkeypatch.setattr(model_loading, "load_model", slowly)
     swap = asyncio.create_task(engine.swap(str(two)))
     assert await asyncio.to_thread(entered.wait, 20)
     assert engine.status.state is EngineState.SWAPPING
@@ -256,10 +257,10 @@ def no_room_for_the_cache(two: Path) -> EngineSettings:
 async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Any], beside: bool
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_can_fit", lambda *_: beside)
+    monkeypatch.setattr(model_loading, "can_fit", lambda *_: beside)
     loaded = []
     load = load_model
-    monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
+    monkeypatch.setattr(model_loading, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
     expected = await reply(engine)
     with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be read|Lower max_model_len"):
         await engine.swap(fault(two))
@@ -281,7 +282,7 @@ async def test_a_failure_nobody_foresaw_leaves_the_old_one_too(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return core(model, settings)
 
-    monkeypatch.setattr(supervisor_module, "EngineCore", explode)
+    monkeypatch.setattr(model_loading, "EngineCore", explode)
     with pytest.raises(ModelLoadError, match="not enough memory"):
         await engine.swap(str(two))
     assert len(await reply(engine)) == 5
@@ -342,7 +343,7 @@ async def test_stopping_in_the_middle_of_a_swap_gives_it_up(
         assert engine._supervisor._cancelled.wait(20)
         return load(settings, progress)
 
-    monkeypatch.setattr(supervisor_module, "load_model", slowly)
+    monkeypatch.setattr(model_loading, "load_model", slowly)
     swap = asyncio.create_task(engine.swap(str(two)))
     assert await asyncio.to_thread(entered.wait, 20)
     await engine.stop()

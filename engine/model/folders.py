@@ -1,0 +1,107 @@
+"""Finds a model by its folder or hub id, and checks its folder. Imports neither PyTorch nor transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelLoadError
+from engine.model.adapters import adapter_alone, is_adapter_only
+from engine.model.checkpoints import mode_of, refuse_unreadable_weights
+from engine.outputs import ModelInfo
+from engine.settings import EngineSettings
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+UNKNOWN_LENGTH = 4096
+"""Tokens. The context window that is reported until the model's own is known."""
+
+
+def find_model(model: str) -> Path | str:
+    """Returns the folder of a model (relative to the working directory or to Deskmate's folder), or its hub id.
+
+    Raises:
+        ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
+    """
+    path = Path(model).expanduser()
+    try:
+        for candidate in (path, PROJECT_ROOT / model):
+            if stat.S_ISDIR(mode_of(candidate)):
+                _refuse_incomplete_folder(candidate)
+                return candidate.resolve()
+        is_file = stat.S_ISREG(mode_of(path))
+    except OSError as error:
+        raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
+    if is_file:
+        raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
+    looks_like_path = (
+        model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
+    )
+    if looks_like_path:
+        raise ModelLoadError(
+            f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
+            "or a hub id such as Qwen/Qwen3-0.6B."
+        )
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError as error:
+        raise ModelLoadError(f"'{model}' is neither a model folder nor a hub id such as Qwen/Qwen3-0.6B.") from error
+    return model
+
+
+def expected_info(settings: EngineSettings) -> ModelInfo:
+    """Returns what can be said of the model before it is loaded: its name, and the context window if the folder tells.
+
+    The rest are placeholders. Never raises: loading the model reports what is wrong with it.
+    """
+    folder = Path(settings.model).expanduser()
+    if not folder.is_dir():
+        folder = PROJECT_ROOT / settings.model
+    is_folder = folder.is_dir()
+    return ModelInfo(
+        name=Path(settings.model).name if is_folder else settings.model,
+        max_model_len=settings.max_model_len or (_stated_length(folder) if is_folder else None) or UNKNOWN_LENGTH,
+        vocab_size=0,
+        dtype="unknown",
+        device="unknown",
+        attention="unknown",
+        num_parameters=0,
+        has_chat_template=True,
+        served_names=settings.served_model_name,
+    )
+
+
+def _stated_length(folder: Path) -> int | None:
+    """Returns ``max_position_embeddings`` of the folder's config.json; None if it has none."""
+    try:
+        config: Any = json.loads((folder / "config.json").read_bytes())
+        length = config.get("max_position_embeddings") or config["text_config"]["max_position_embeddings"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _refuse_incomplete_folder(folder: Path) -> None:
+    if is_adapter_only(folder):
+        raise adapter_alone(str(folder), folder)
+    names = sorted(os.listdir(folder))  # raises if the folder cannot be read, where glob would find nothing
+    if "config.json" not in names:
+        raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
+    weights = [name for name in names if name.endswith(".safetensors")]
+    for name in weights:
+        refuse_unreadable_weights(folder / name)
+    if weights:
+        return
+    pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
+    if pickles:
+        raise ModelLoadError(
+            f"{folder} holds only pickle weights ({pickles[0]}), which can run arbitrary code when opened. "
+            "Convert them to safetensors with model.save_pretrained(folder) in transformers."
+        )
+    raise ModelLoadError(f"{folder} has no weights: it contains no *.safetensors file.")

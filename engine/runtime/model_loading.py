@@ -1,0 +1,164 @@
+"""What the supervisor needs of PyTorch and transformers: loads a model, builds its core and starts its worker.
+
+Importing this module takes seconds, so the supervisor imports it when it loads the first model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from engine.device.memory import available_memory, clear_error_frames, release_memory
+from engine.errors import EngineError, ModelLoadError, first_line
+from engine.execution.capacity import suitable_num_threads
+from engine.execution.load import load_model
+from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
+from engine.model.load import LoadedModel, prepare_model
+from engine.model.weights import Progress
+from engine.outputs import ModelInfo
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.worker import Worker
+from engine.sampling_params import SamplingParams
+from engine.settings import EngineSettings
+
+__all__ = [
+    "as_load_error",
+    "build_core",
+    "can_fit",
+    "clear_error_frames",
+    "info_of",
+    "load",
+    "prepare",
+    "release_memory",
+    "start_worker",
+]
+
+log = logging.getLogger("engine.runtime.supervisor")
+
+
+def prepare(settings: EngineSettings, progress: Progress) -> int:
+    """Does what can be done before the model is loaded; returns the bytes that its weights will take.
+
+    Raises:
+        ModelLoadError: the model, or its draft model, cannot run.
+    """
+    draft = draft_settings(settings)
+    needed = prepare_model(settings, progress)
+    return needed if draft is None else needed + prepare_model(draft, progress)
+
+
+def load(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Loads the model, with its draft model, and sets the number of threads of PyTorch.
+
+    Raises:
+        ModelLoadError: a model cannot be loaded or cannot run here.
+    """
+    model = with_draft_model(load_model(settings, progress), settings, progress)
+    torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
+    return model
+
+
+def build_core(model: LoadedModel, settings: EngineSettings, progress: Progress) -> EngineCore:
+    """Allocates the cache and warms up."""
+    core = EngineCore(model, settings)
+    _warm_up(core, settings, progress)
+    return core
+
+
+def start_worker(
+    core: EngineCore, settings: EngineSettings, rebuild: Callable[[LoadedModel | None], EngineCore]
+) -> Worker:
+    """Starts the thread that runs ``core``.
+
+    Args:
+        rebuild: makes the next core after a failed step; None loads the weights again.
+    """
+    worker = Worker(
+        core,
+        rebuild,
+        num_threads=settings.num_threads or suitable_num_threads(core.model),
+        max_readers=settings.max_num_seqs + settings.max_waiting,
+    )
+    _log_model(core, info_of(core, settings))
+    return worker
+
+
+def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
+    """Returns the description of the loaded model."""
+    model = core.model
+    return ModelInfo(
+        name=model.name,
+        max_model_len=core.request_processor.max_model_len,
+        vocab_size=model.vocab_size,
+        dtype=_number_format(model.dtype, settings.quantization),
+        device=str(model.device),
+        attention=core.kernel.name,
+        num_parameters=model.num_parameters,
+        has_chat_template=bool(model.tokenizer.chat_template),
+        has_unused_adapter=model.has_unused_adapter,
+        served_names=settings.served_model_name,
+    )
+
+
+def as_load_error(error: BaseException, model: str) -> EngineError:
+    """Returns the error that tells a user why ``model`` cannot be loaded."""
+    reason = first_line(error) or type(error).__name__
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        reason = "there is not enough memory. Lower max_model_len or kv_cache_memory, or choose a smaller model."
+    return ModelLoadError(f"{model} cannot be loaded: {reason}")
+
+
+def can_fit(needed: int, core: EngineCore | None) -> bool:
+    """Whether other weights of ``needed`` bytes fit into memory beside this core's, with a reserve of 20 %."""
+    if core is None or core.model.device.type != "cpu":
+        return False  # on a GPU the KV cache has taken the free memory
+    return 1.2 * needed < available_memory(core.model.device)
+
+
+def _warm_up(core: EngineCore, settings: EngineSettings, progress: Progress) -> None:
+    """Runs a long prompt and a few decodes, so that the first request does not pay for lazy initialisation."""
+    length = min(settings.max_batched_tokens, core.request_processor.max_model_len - 4)
+    params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
+    prompt = [0] * length
+    core.add(core.request_processor.process("warm-up", prompt, core.request_processor.resolve(prompt, params)))
+    done = 0
+    while core.has_work:
+        progress("Warming up", min(done / 4, 1.0))
+        core.step()
+        done += 1
+    core.reset()
+    progress("Warming up", 1.0)
+
+
+def _log_model(core: EngineCore, info: ModelInfo) -> None:
+    stats = core.stats()
+    log.info(
+        "model %s: %s on %s, attention %s, %d KV blocks of %d tokens, context %d",
+        info.name,
+        info.dtype,
+        info.device,
+        info.attention,
+        stats.num_kv_blocks,
+        stats.kv_block_size,
+        info.max_model_len,
+    )
+    if info.has_unused_adapter:
+        log.warning(
+            "the folder of model %s holds a LoRA adapter, which is not applied: the model answers without it. "
+            "Merge it into the weights with PEFT (merge_and_unload), or remove it.",
+            info.name,
+        )
+    if not info.has_chat_template:
+        log.warning(
+            "model %s has no chat template: it reads conversations as a plain dialogue of User and Assistant, and "
+            "may answer poorly. Use a variant made for chat (often named -Instruct), or add a chat_template.jinja.",
+            info.name,
+        )
+
+
+def _number_format(dtype: torch.dtype, quantization: str) -> str:
+    """Returns the data type of the weights as the UI shows it."""
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{quantization} and {name}"
