@@ -1,7 +1,7 @@
 """Deskmate's inference engine. ``app/`` uses only what is exported here.
 
-PyTorch and transformers are imported when something needs them, because that takes seconds: :class:`Engine` imports them
-while it starts, :func:`prepare_model` and :func:`model_size` on first use. :class:`RemoteEngine` needs neither.
+PyTorch and transformers are imported when something needs them, because that takes seconds: :class:`Engine` imports
+them while it starts, :func:`prepare_model` and :func:`model_size` on first use. :class:`RemoteEngine` needs neither.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from app.auth.identity import Identity
 from app.domain.chat_settings import CHAT_PARAMETERS
 from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.domain.templates import TemplateKind
-from engine import ChatEngine, Group, ModelHost, Parameter
+from engine import ChatEngine, EngineState, Group, ModelHost, Parameter
 
 if TYPE_CHECKING:
     from app.services.container import Services
@@ -28,12 +28,18 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "max_model_len": info.max_model_len,
             "can_continue": info.can_continue,
             "remote": not isinstance(services.engine, ModelHost),
+            "is_loading": is_loading(services.engine),
         },
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
         "prompts": [_prompt_options(prompt) for prompt in await services.templates.all(TemplateKind.PROMPT)],
     }
+
+
+def is_loading(engine: ChatEngine) -> bool:
+    """Whether the server is still loading its first model, so that the model's name and limits are not certain yet."""
+    return isinstance(engine, ModelHost) and engine.status.state is EngineState.STARTING
 
 
 async def find_prompt(services: Services, name: str) -> dict[str, object] | None:

@@ -24,7 +24,7 @@ beforeEach(() => {
 
 /** A page's readiness, with what its header shows and how often it was told that the server is back. */
 function openPage() {
-  const page = { model: "Guide", replying: false, reconnects: 0, shown: "", states: [] };
+  const page = { model: "Guide", replying: false, loading: false, loads: 0, reconnects: 0, shown: "", states: [] };
   const header = {
     showStatus: (text, state) => {
       page.shown = text;
@@ -34,6 +34,8 @@ function openPage() {
   page.readiness = new Readiness(header, {
     modelName: () => page.model,
     isReplying: () => page.replying,
+    isLoading: () => page.loading,
+    onLoaded: () => page.loads++,
     onReconnect: () => page.reconnects++,
     withdrawError: (message) => {
       if (alert.textContent === message) alert.textContent = "";
@@ -165,4 +167,45 @@ test("a network that comes back is tried at once", async () => {
   await new Promise((resolve) => setImmediate(resolve));
   assert.equal(page.states.at(-1), "ready");
   assert.equal(page.reconnects, 1);
+});
+
+test("a page that is opened while the first model loads says so, and asks every second until it is loaded", async () => {
+  server = [503, { status: "unavailable", code: "engine_unavailable", reason: "The model is still being loaded." }];
+  const page = openPage();
+  page.loading = true;
+  await page.readiness.check();
+  assert.equal(page.shown, "Guide · loading");
+  for (let second = 0; second < 4; second++) {
+    const before = requests.length;
+    await pass(999);
+    assert.equal(requests.length, before);
+    await pass(1);
+    assert.equal(requests.length, before + 1);
+  }
+  assert.equal(page.loads, 0);
+  server = {};
+  await pass(1000);
+  assert.equal(page.loads, 1);
+  page.loading = false; // the page has read the model's options
+  await page.readiness.check();
+  assert.equal(page.shown, "Guide · ready");
+  assert.equal(page.loads, 1);
+  const before = requests.length;
+  await pass(60_000);
+  assert.equal(requests.length, before);
+});
+
+test("a chat that is opened while the model loads does not make it ready", () => {
+  const page = openPage();
+  page.loading = true;
+  page.readiness.show("ready");
+  assert.equal(page.shown, "Guide · loading");
+});
+
+test("a server that cannot be reached while its model loads is not loading", async () => {
+  server = undefined;
+  const page = openPage();
+  page.loading = true;
+  await page.readiness.check();
+  assert.equal(page.shown, "Guide · not reachable");
 });

@@ -36,7 +36,7 @@ export interface PageOptions {
   accounts: boolean;
   user: { name: string | null; role: UserRole };
   retention_days: number | null;
-  model: { name: string; max_model_len: number; can_continue: boolean; remote: boolean };
+  model: { name: string; max_model_len: number; can_continue: boolean; remote: boolean; is_loading: boolean };
   parameters: ParameterOptions[];
   defaults: Record<string, number>;
   presets: PresetOptions[];

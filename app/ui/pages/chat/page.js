@@ -50,6 +50,8 @@ class Page {
     this.readiness = new Readiness(header, {
       modelName: () => this.options.model.name,
       isReplying: () => Boolean(this.chat.activeTurnId),
+      isLoading: () => this.options.model.is_loading,
+      onLoaded: () => this.modelChanged(),
       onReconnect: () => this.refreshSoon(),
       withdrawError: (message) => composer.withdrawError(message),
     });

@@ -1,10 +1,11 @@
-// The server and model state shown in the header. While the server is unreachable or not ready, it is polled: an idle
-// page has no other way to notice that it is back.
+// The server and model state shown in the header. While the server is unreachable or not ready, or its model is loading,
+// it is polled: an idle page has no other way to notice a change.
 
 import { ApiError, api } from "../../shared/api.js";
 
 const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 10_000;
+const LOADING = "loading";
 
 /** @param {unknown} error */
 const isUnreachable = (error) => error instanceof ApiError && error.status === 0;
@@ -24,13 +25,17 @@ export class Readiness {
    * @param {object} page
    * @param {() => string} page.modelName
    * @param {() => boolean} page.isReplying
+   * @param {() => boolean} page.isLoading  the page was opened before the first model was loaded
+   * @param {() => void} page.onLoaded  called when that model is loaded
    * @param {() => void} page.onReconnect  called when the server is reachable again
    * @param {(message: string) => void} page.withdrawError  hides an error, if it is still the one shown
    */
-  constructor(header, { modelName, isReplying, onReconnect, withdrawError }) {
+  constructor(header, { modelName, isReplying, isLoading, onLoaded, onReconnect, withdrawError }) {
     this.header = header;
     this.modelName = modelName;
     this.isReplying = isReplying;
+    this.isLoading = isLoading;
+    this.onLoaded = onLoaded;
     this.onReconnect = onReconnect;
     this.withdrawError = withdrawError;
     addEventListener("online", () => {
@@ -48,10 +53,11 @@ export class Readiness {
       this.connected();
       this.#clearShownError();
       if (wasAway) this.onReconnect();
+      if (this.isLoading()) this.onLoaded();
     } catch (error) {
       if (mine !== this.#lastCheck) return;
       this.#wasDown = true;
-      this.show(isUnreachable(error) ? "not reachable" : "not ready");
+      this.show(isUnreachable(error) ? "not reachable" : this.#notReady());
     }
   }
 
@@ -69,12 +75,17 @@ export class Readiness {
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
     this.#shownError = error.message;
     this.#wasDown ||= error.status === 0;
-    this.show(error.status === 0 ? "not reachable" : "not ready");
+    this.show(error.status === 0 ? "not reachable" : this.#notReady());
+  }
+
+  #notReady() {
+    return this.isLoading() ? LOADING : "not ready";
   }
 
   /** @param {string} state  begins with "not" if it is a problem */
   show(state) {
-    if (state.startsWith("not ")) this.#scheduleCheck();
+    if (state === "ready" && this.isLoading()) state = LOADING;
+    if (state === LOADING || state.startsWith("not ")) this.#scheduleCheck();
     else this.#cancelCheck();
     if (state !== this.#state) this.#write(state);
   }
@@ -102,7 +113,7 @@ export class Readiness {
       this.#timer = null;
       this.check();
     }, this.#pauseMs);
-    this.#pauseMs = Math.min(this.#pauseMs * 2, MAX_PAUSE_MS);
+    if (!this.isLoading()) this.#pauseMs = Math.min(this.#pauseMs * 2, MAX_PAUSE_MS);
   }
 
   #cancelCheck() {
