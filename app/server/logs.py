@@ -19,6 +19,7 @@ _NOISY_LOGGERS = (
     "markdown_it",
     "PIL",
     "matplotlib",
+    "torch",
 )
 
 

@@ -244,7 +244,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         on_ready: Callable[[], None],
         wind_down: Callable[[], Awaitable[None]],
-        load: _Load | None,
+        load: _Load | None = None,
     ) -> None:
         super().__init__(config)
         self._on_ready = on_ready

@@ -332,8 +332,44 @@ def test_a_signal_while_the_model_loads_ends_at_once(tmp_path: Path, sent: signa
     assert "is ready at" not in rest
 
 
-def test_help_and_wrong_settings_need_no_model_code() -> None:
-    """Seconds of imports would stand between a typing error and its sentence."""
-    check = "import sys, app.cli.main; print(sorted({'torch', 'transformers', 'gradio'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    "command", ["--help", "serve --help", "doctor", "db upgrade", "db check", "db backup", "user list", "export --to -"]
+)
+def test_commands_import_no_model_code_and_no_page(tmp_path: Path, command: str) -> None:
+    """PyTorch, transformers and Gradio take seconds to import, and only ``serve`` needs them."""
+    check = """
+import sys
+from app.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+print("imported:", sorted({"torch", "transformers", "gradio"} & set(sys.modules)))
+"""
+    environment = {
+        **os.environ,
+        "APP_DATA_DIR": str(tmp_path / "data"),
+        "APP_SECRET_KEY": "of-this-test-" * 4,
+        "APP_PORT": "0",
+    }
+    command_line = [sys.executable, "-c", check, *command.split()]
+    root = Path(__file__).parents[3]
+    for needed in ([*command_line[:3], "db", "upgrade"], command_line):
+        done = subprocess.run(needed, capture_output=True, text=True, env=environment, cwd=root)
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.splitlines()[-1] == "imported: []"
+
+
+def test_a_wrong_setting_or_folder_is_refused_before_the_page_is_imported(tmp_path: Path) -> None:
+    check = """
+import sys
+from app.cli.main import main
+try:
+    main(["serve", "--port", "0", "--data-dir", sys.argv[1], "--model", sys.argv[1] + "/nowhere"])
+except SystemExit as end:
+    assert end.code == 2, end.code
+print("imported:", sorted({"torch", "transformers", "gradio"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "imported: []\n", done.stderr
+    assert "There is no model folder at" in done.stderr

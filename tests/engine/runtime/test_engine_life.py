@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,19 @@ from engine import (
     ChatMessage,
     Delta,
     Engine,
+    EngineBusyError,
     EngineError,
     EngineOverloadedError,
     EngineSettings,
+    EngineState,
     EngineStoppedError,
     FinishReason,
     ModelLoadError,
     SamplingParams,
 )
+from engine.model.folders import UNKNOWN_LENGTH, expected_info
+from engine.model.load import LoadedModel
+from engine.runtime import model_loading
 from engine.runtime.output_processor import StepOutput
 from testing.models import make_model
 from testing.waiting import eventually
@@ -85,6 +90,98 @@ async def test_before_the_start_everything_says_so(model: Path) -> None:
         await read(engine.complete(PROMPT))
     with pytest.raises(EngineStoppedError, match="not started"):
         engine.stats()
+
+
+async def test_an_engine_that_starts_in_the_background_reports_its_state(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, load = threading.Event(), model_loading.load_model
+
+    def slowly(settings: EngineSettings, progress: Callable[[str, float], None]) -> LoadedModel:
+        progress("Reading slowly", 0.5)
+        assert held.wait(60)
+        return load(settings, progress)
+
+    monkeypatch.setattr(model_loading, "load_model", slowly)
+    engine = Engine(settings(model))
+    start = engine.start_in_background()
+    assert engine.status.state is EngineState.STARTING, "at once"
+    assert engine.info.name == "llama"
+    await eventually(lambda: engine.status.stage == "Reading slowly")
+    assert engine.status.progress == 0.5
+    assert not engine.health().ready
+    assert "still being loaded" in (engine.health().error or "")
+    expected, stats = engine.info, engine.stats()
+    assert stats.state is EngineState.STARTING
+    assert engine.registry.get_sample_value("deskmate_engine_state", {"state": "starting"}) == 1
+    assert engine.default_sampling_params == SamplingParams.neutral()
+    for refused in (engine.complete(PROMPT), engine.chat([{"role": "user", "content": "hi"}])):
+        with pytest.raises(EngineStoppedError, match="still being loaded"):
+            await read(refused)
+    for change in (engine.sleep(), engine.wake(), engine.swap(str(model))):
+        with pytest.raises(EngineBusyError):
+            await change
+    assert await engine.drain(0)
+    held.set()
+    await start
+    assert engine.health().ready
+    assert engine.info.max_model_len == expected.max_model_len, "config.json has told it"
+    assert len(await read(engine.complete(PROMPT, SHORT))) > 0
+    await engine.stop()
+
+
+async def test_a_background_start_that_fails_or_is_cancelled_leaves_a_stopped_engine(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Engine(EngineSettings(model=str(tmp_path / "nowhere")))
+    start = wrong.start_in_background()
+    assert wrong.info.name == str(tmp_path / "nowhere")
+    with pytest.raises(ModelLoadError, match="There is no model folder"):
+        await start
+    assert wrong.status.state is EngineState.STOPPED
+    with pytest.raises(EngineStoppedError, match="not started"):
+        wrong.stats()
+    await wrong.stop()
+
+    entered = threading.Event()
+
+    def never(_settings: EngineSettings, progress: Callable[[str, float], None]) -> LoadedModel:
+        entered.set()
+        while True:
+            progress("Reading for ever", 0.1)
+            threading.Event().wait(0.01)
+
+    load = model_loading.load_model
+    monkeypatch.setattr(model_loading, "load_model", never)
+    engine = Engine(settings(model))
+    start = engine.start_in_background()
+    assert await asyncio.to_thread(entered.wait, 60)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await eventually(lambda: engine.status.state is EngineState.STOPPED)
+    monkeypatch.setattr(model_loading, "load_model", load)
+    await engine.start()  # and can be started after all
+    assert len(await read(engine.complete(PROMPT, SHORT))) > 0
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        ('{"max_position_embeddings": 77}', 77),
+        ('{"text_config": {"max_position_embeddings": 99}}', 99),
+        ('{"max_position_embeddings": "many"}', UNKNOWN_LENGTH),
+        ('{"max_position_embeddings": -5}', UNKNOWN_LENGTH),
+        ('["a list"]', UNKNOWN_LENGTH),
+        ("{", UNKNOWN_LENGTH),
+        ("", UNKNOWN_LENGTH),
+    ],
+)
+def test_what_is_expected_of_a_model_takes_any_config(tmp_path: Path, config: str, length: int) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert expected_info(EngineSettings(model=str(tmp_path))).max_model_len == length
+    assert expected_info(EngineSettings(model=str(tmp_path), max_model_len=55)).max_model_len == 55
 
 
 async def test_a_failed_start_can_be_tried_again(model: Path) -> None:
