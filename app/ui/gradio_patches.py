@@ -84,6 +84,34 @@ class _WithoutStubs(SourceFileLoader):
             setattr(module, _WRITE, lambda *_: None)
         except GradioChangedError as changed:
             _report("disable_type_stubs", changed)
+        try:
+            _fill_docs_without_jinja(getattr(module, "EventListener", None))
+        except GradioChangedError as changed:
+            _report("disable_type_stubs", changed)
+
+
+_COMPONENT = "{{ component }}"
+
+
+def _fill_docs_without_jinja(listener_class: Any) -> None:
+    """Makes ``EventListener.set_doc`` insert the component's name by itself, with the same result.
+
+    Gradio compiles a Jinja template for each event of each component, which takes a tenth of its import time.
+    """
+    set_doc: Any = getattr(listener_class, "set_doc", None)
+    _expect(isinstance(set_doc, FunctionType), "a method EventListener.set_doc")
+    parameters = "self", "component"
+    _expect(tuple(inspect.signature(set_doc).parameters) == parameters, f"its parameters to be {parameters}")
+
+    @wraps(set_doc)
+    def fill(self: Any, component: str) -> None:
+        doc = getattr(getattr(self, "listener", None), "__doc__", None)
+        if not isinstance(doc, str) or any(mark in doc.replace(_COMPONENT, "") for mark in ("{{", "{%", "{#")):
+            set_doc(self, component)
+        else:
+            self.listener.__doc__ = doc.replace(_COMPONENT, component).removesuffix("\n")  # as Jinja does
+
+    listener_class.set_doc = fill
 
 
 class _Finder(MetaPathFinder):
@@ -104,6 +132,7 @@ def disable_type_stubs() -> None:
 
     Gradio reads, parses and prints the source of each component on every import (``gradio/component_meta.py``, line
     114) and has no setting to turn this off; https://github.com/gradio-app/gradio/issues/7791 is about the import time.
+    For the same reason it makes Gradio insert names into the docstrings of events without Jinja.
     Must run before Gradio is imported, and has no effect afterwards.
     """
     if _WRITER in sys.modules or any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -349,7 +350,7 @@ print("imported:", sorted({"torch", "transformers", "gradio"} & set(sys.modules)
     environment = {
         **os.environ,
         "APP_DATA_DIR": str(tmp_path / "data"),
-        "APP_SECRET_KEY": "of-this-test-" * 4,
+        "APP_SECRET_KEY": secrets.token_urlsafe(48),
         "APP_PORT": "0",
     }
     command_line = [sys.executable, "-c", check, *command.split()]

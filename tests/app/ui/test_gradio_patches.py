@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -25,6 +26,7 @@ from app.ui import gradio_patches
 from app.ui.gradio_patches import (
     SWITCH,
     TIMER,
+    GradioChangedError,
     count_unread_messages,
     preload,
     raise_max_threads,
@@ -158,6 +160,43 @@ def test_a_gradio_without_a_writer_of_type_stubs_is_imported_as_it_is(
     assert sys.meta_path == []
     assert len(warnings) == 1
     assert "a module gradio.component_meta" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        "Runs when the {{ component }} changes. {{ component }}s do.",
+        "{{ component }}\n\n",
+        "plain\n",
+        "{{component}}",
+        "{% if component %}one{% endif %} {{ component }}",
+        "{# a note #}{{ component }}",
+        "",
+        None,
+    ],
+)
+def test_events_have_the_docstrings_that_jinja_would_give_them(doc: str | None) -> None:
+    set_doc = gradio.events.EventListener.set_doc
+    docs = []
+    for fill in (set_doc, set_doc.__wrapped__):  # ours and Gradio's
+
+        def listener() -> None: ...
+
+        listener.__doc__ = doc
+        fill(SimpleNamespace(listener=listener), "Chat")
+        docs.append(listener.__doc__)
+    assert docs[0] == docs[1]
+
+
+def test_events_without_that_method_are_left_alone() -> None:
+    class Other:
+        def set_doc(self, component: str, language: str) -> None: ...
+
+    before = Other.set_doc
+    for changed in (Other, None):
+        with pytest.raises(GradioChangedError, match=r"parameters to be|a method EventListener\.set_doc"):
+            gradio_patches._fill_docs_without_jinja(changed)
+    assert Other.set_doc is before
 
 
 # ---- the head of the HTML

@@ -25,6 +25,7 @@ from engine import (
     ModelLoadError,
     SamplingParams,
 )
+from engine.execution.load import load_model
 from engine.model.folders import UNKNOWN_LENGTH, expected_info
 from engine.model.load import LoadedModel
 from engine.runtime import model_loading
@@ -95,7 +96,7 @@ async def test_before_the_start_everything_says_so(model: Path) -> None:
 async def test_an_engine_that_starts_in_the_background_reports_its_state(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, load = threading.Event(), model_loading.load_model
+    held, load = threading.Event(), load_model
 
     def slowly(settings: EngineSettings, progress: Callable[[str, float], None]) -> LoadedModel:
         progress("Reading slowly", 0.5)
@@ -151,7 +152,6 @@ async def test_a_background_start_that_fails_or_is_cancelled_leaves_a_stopped_en
             progress("Reading for ever", 0.1)
             threading.Event().wait(0.01)
 
-    load = model_loading.load_model
     monkeypatch.setattr(model_loading, "load_model", never)
     engine = Engine(settings(model))
     start = engine.start_in_background()
@@ -160,7 +160,7 @@ async def test_a_background_start_that_fails_or_is_cancelled_leaves_a_stopped_en
     with pytest.raises(asyncio.CancelledError):
         await start
     await eventually(lambda: engine.status.state is EngineState.STOPPED)
-    monkeypatch.setattr(model_loading, "load_model", load)
+    monkeypatch.setattr(model_loading, "load_model", load_model)
     await engine.start()  # and can be started after all
     assert len(await read(engine.complete(PROMPT, SHORT))) > 0
     await engine.stop()
