@@ -35,6 +35,8 @@ from benchmarks.history import RESULTS
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("--help", "doctor", "db check", "user list", "export --to -")
 START_TIMEOUT_S = 180.0
+POLL_PAUSE_S = 0.1
+"""Pause between two requests while the model loads: their CPU seconds count as the server's."""
 ADDRESS = re.compile(r"(?:page is|ready) at http://127\.0\.0\.1:(\d+)")
 QUESTION = {"model": "guide", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -45,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", type=Path, help="another checkout, measured in alternation")
     parser.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
     options = parser.parse_args(arguments)
-    checkouts = {"this checkout": ROOT} | ({str(options.against): options.against} if options.against else {})
+    checkouts = {"this checkout": ROOT} | ({"the other checkout": options.against} if options.against else {})
     measured: dict[str, dict[str, list[float]]] = {name: {} for name in checkouts}
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(options.rounds + 1):
             for name, folder in checkouts.items():
-                for figure, value in _measure(folder, Path(scratch) / name.replace("/", "_")):
+                for figure, value in _measure(folder, Path(scratch) / name.replace(" ", "-")):
                     if number > 0:
                         measured[name].setdefault(figure, []).append(value)
             print(f"round {number} of {options.rounds}", file=sys.stderr, flush=True)
@@ -88,7 +90,7 @@ def _measure(folder: Path, data: Path) -> Iterator[tuple[str, float]]:
             stall = max(stall, monotonic() - asked)
             if _get(connection, "/ready") == 200:
                 break
-            sleep(0.01)
+            sleep(POLL_PAUSE_S)
         connection.request("POST", "/v1/chat/completions", json.dumps(QUESTION), {"Content-Type": "application/json"})
         response = connection.getresponse()
         while not re.search(rb'"content":"[^"]', response.readline()):
