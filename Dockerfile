@@ -25,16 +25,17 @@ FROM ${PYTHON_IMAGE} AS dependencies-none
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/venv
-COPY requirements.txt ./
+COPY requirements.txt requirements-torch.txt requirements-torch-cpu.txt ./
 
 # For CPUs. The CPU build of torch, from an index of its own, is a tenth of the size of the one on PyPI.
+# The lock files name every package with its hashes, so a mirror cannot change one.
 FROM dependencies-none AS dependencies-cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/venv/bin/python install --timeout 10 --retries 1 --no-compile --no-deps \
-        --extra-index-url "$TORCH_INDEX" "$(grep '^torch==' requirements.txt)" \
-    && pip --python /opt/venv/bin/python install --no-compile --prefer-binary -r requirements.txt
+    pip --python /opt/venv/bin/python install --no-compile --no-deps --require-hashes --prefer-binary \
+        --extra-index-url "$TORCH_INDEX" -r requirements-torch-cpu.txt -r requirements.txt \
+    || { echo "Is the output above about torch? Then its index did not answer: build again, or set a mirror with \
+--build-arg TORCH_INDEX=URL."; exit 1; }
 # Headers, tests and compilers' helpers are removed: a third of torch, and unused at run time. Only the modules that the
 # server imports at start are compiled, by importing them here; the hundreds of other model families are not.
 # hadolint ignore=DL3003
@@ -46,8 +47,7 @@ RUN cd /opt/venv/lib/python3*/site-packages \
 pydantic_settings, rich.progress, sentencepiece, sqlalchemy.dialects.postgresql, sqlalchemy.dialects.sqlite, \
 sqlalchemy.ext.asyncio, structlog, sys, tokenizers, torch._dynamo, transformers.generation.utils, \
 transformers.models.auto.modeling_auto, transformers.models.auto.tokenization_auto, \
-transformers.models.llama.modeling_llama, typer, uuid_utils, uvicorn; sys.exit(torch.version.cuda and \
-'This is not the CPU build of torch: its index did not answer. Build again, or set a mirror with --build-arg TORCH_INDEX=URL.')"
+transformers.models.llama.modeling_llama, typer, uuid_utils, uvicorn"
 
 
 # For NVIDIA GPUs: PyPI's torch includes CUDA, and FlashAttention 2 over paged keys and values.
@@ -58,7 +58,8 @@ FROM dependencies-none AS dependencies-cuda
 ARG FLASH_ATTN=flash-attn-3
 ARG FLASH_ATTN_INDEX=https://download.pytorch.org/whl/cu130
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/venv/bin/python install --prefer-binary -r requirements.txt
+    pip --python /opt/venv/bin/python install --no-deps --require-hashes --prefer-binary \
+        -r requirements-torch.txt -r requirements.txt
 # hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ -n "$FLASH_ATTN" ] && ! { \

@@ -73,7 +73,7 @@ docs:
 	$(PYTHON) scripts/api_types.py
 
 lock:
-	@scripts/lock.sh $(ARGS)
+	@scripts/setup.sh lock $(ARGS)
 
 clean:
 	rm -rf .venv tests/web/node_modules build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -17,7 +17,8 @@ from tests.e2e.server import ROOT, free_port
 
 #: All that a server needs of this project.
 FOLDER = (
-    *("docker-compose.yml", "Dockerfile", ".dockerignore", ".env.example", "requirements.txt", "LICENSE"),
+    *("docker-compose.yml", "Dockerfile", ".dockerignore", ".env.example", "LICENSE"),
+    *("requirements.txt", "requirements-torch.txt", "requirements-torch-cpu.txt"),
     *("app", "engine", "migrations", "prompts", "models/guide", "deploy"),
 )
 COMMAND_SECONDS = 300
