@@ -57,7 +57,7 @@ def write(name: str, entries: dict[str, str], comment: str = "") -> None:
 
 
 def cpu_wheel_hashes(version: str) -> list[str]:
-    """Returns the SHA-256 of each CPU wheel of this torch, as PyTorch's index states them; none if it does not answer."""
+    """Returns the SHA-256 of each CPU wheel of this torch, as PyTorch's index states them; none without an answer."""
     try:
         with urllib.request.urlopen(f"{TORCH_INDEX}/torch/", timeout=30) as response:
             page = response.read().decode()
@@ -93,14 +93,16 @@ def main(options: list[str]) -> None:
     full = uv_compile("--extra", "test", "--extra", "fuzz", *constrained)
 
     write("requirements.txt", {pin: chat[pin] for pin in chat if not needs_torch_build(pin)})
-    write("requirements-torch.txt", {pin: chat[pin] for pin in chat if needs_torch_build(pin)})
+    # === because == would accept the CPU build, 2.13.0+cpu, from an index that has both.
+    torch = {re.sub("^torch==", "torch===", pin): chat[pin] for pin in chat if needs_torch_build(pin)}
+    write("requirements-torch.txt", torch, "# PyPI's build of torch (===: not another build of this version).\n")
     write("requirements-test.txt", {pin: test[pin] for pin in test if not needs_torch_build(pin)})
     write("requirements-bench.txt", {pin: bench[pin] for pin in bench if not needs_torch_build(pin)})
     added = [pin for pin in full if pin not in test and not needs_torch_build(pin)]
     write("requirements-full.txt", {pin: full[pin] for pin in full if pin in added or pin.startswith("triton==")})
     write("requirements-uv.txt", uv_compile(*options, source="-", text="uv\n"))
-    (torch,) = (pin for pin in chat if pin.startswith("torch=="))
-    write_cpu_build(torch.removeprefix("torch=="))
+    (version,) = (pin.removeprefix("torch==") for pin in chat if pin.startswith("torch=="))
+    write_cpu_build(version)
     constraints.unlink()
 
 

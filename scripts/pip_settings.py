@@ -1,7 +1,7 @@
 """Prints pip's settings as shell commands that set uv's: uv does not read PIP_INDEX_URL or pip.conf.
 
-Only settings that say how to reach packages are handed on, and only where the environment has none for uv. A user behind
-a mirror or a proxy so needs to name it once. Runs in the Python of .venv, with pip or without.
+Only settings that say how to reach packages are handed on, and only where the environment has none for uv, so that a
+user behind a mirror or a proxy names it once. Runs in the Python of .venv, with pip or without.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ OPTIONS: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
 
 def pip_settings() -> dict[str, str]:
     """Returns pip's settings by option, from its files and the environment; without pip, from the environment alone."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         return {key[4:].lower().replace("_", "-"): value for key, value in os.environ.items() if key.startswith("PIP_")}
     settings = {}

@@ -165,8 +165,6 @@ choose_torch() { # $1: cpu or gpu
     local pinned source
     torch=(-r requirements-torch.txt)
     if [ "$1" != cpu ] || [ "$(uname)" != Linux ]; then
-        # Builds share a version number: without this, the CPU build would stay after a driver was installed.
-        ! compgen -G ".venv/lib/python*/site-packages/torch-*+cpu.dist-info" >/dev/null || torch+=(--reinstall-package torch)
         return
     fi
     pinned=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' requirements-torch-cpu.txt)
@@ -179,7 +177,8 @@ choose_torch() { # $1: cpu or gpu
         torch=(-r requirements-torch-cpu.txt)
         if [ "$source" != own ]; then
             torch+=(--index "$source")
-        elif [ -z "${UV_FIND_LINKS:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+        elif [ -z "${UV_FIND_LINKS:-}${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ] &&
+            [ ! -e "${XDG_CONFIG_HOME:-${HOME:-}/.config}/uv/uv.toml" ] && [ ! -e "${UV_CONFIG_FILE:-/etc/uv/uv.toml}" ]; then
             continue
         fi
         if UV_HTTP_RETRIES=1 "$uv" pip install --python .venv/bin/python --no-deps --index-strategy unsafe-best-match \
