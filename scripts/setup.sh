@@ -18,8 +18,8 @@ unset UV_BREAK_SYSTEM_PACKAGES UV_BUILD_CONSTRAINT UV_COMPILE_BYTECODE UV_CONSTR
     UV_INDEX_STRATEGY UV_NO_BINARY UV_NO_BUILD UV_NO_BUILD_ISOLATION UV_NO_EDITABLE UV_NO_VERIFY_HASHES UV_ONLY_BINARY \
     UV_OVERRIDE UV_PRERELEASE UV_PROJECT UV_PYTHON UV_REQUIRE_HASHES UV_RESOLUTION UV_SYSTEM_PYTHON UV_TORCH_BACKEND \
     UV_WORKING_DIR
-# The system's certificates, as pip uses them: a company's proxy may have one of its own. The first is the name until 0.10.
-export UV_NATIVE_TLS=${UV_NATIVE_TLS:-1} UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
+# The system's certificates, as pip uses them: a company's proxy may have one of its own.
+export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 log=.venv/install.log
 
@@ -61,11 +61,11 @@ find_python() {
         "With uv: uv python install 3.13"
 }
 
-recent_uv() { # 0.7 or later
+recent_uv() { # 0.13 or later: earlier ones refuse ===, which names a build of torch
     local words major minor
     read -r -a words <<<"$("$1" --version 2>/dev/null || true)"
     IFS=. read -r major minor _ <<<"${words[1]:-}"
-    [[ $major =~ ^[0-9]+$ && $minor =~ ^[0-9]+$ ]] && ((major > 0 || minor >= 7))
+    [[ $major =~ ^[0-9]+$ && $minor =~ ^[0-9]+$ ]] && ((major > 0 || minor >= 13))
 }
 
 make_venv() {
@@ -135,7 +135,7 @@ find_uv() {
     uv=.venv/bin/uv
     [[ "$("$uv" --version 2>/dev/null || true) " == "uv $pinned "* ]] && return
     if command -v uv >/dev/null && uv --version >/dev/null 2>&1; then
-        say "$(uv --version) on the PATH is too old (0.7 or later is needed): installing uv $pinned into .venv"
+        say "$(uv --version) on the PATH is too old (0.13 or later is needed): installing uv $pinned into .venv"
     else
         say "uv is not on the PATH: installing uv $pinned into .venv"
     fi

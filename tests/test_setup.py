@@ -224,12 +224,12 @@ def test_without_uv_on_the_path_pip_installs_the_pinned_one_by_its_hash(checkout
     assert checkout.installed("demo") == "1"
 
 
-@pytest.mark.parametrize("version", ["uv 0.6.17", "uv 0.6.17 (0123 2025-01-01)", "no version"])
+@pytest.mark.parametrize("version", ["uv 0.12.9", "uv 0.12.9 (0123 2025-01-01)", "no version"])
 def test_a_uv_that_is_too_old_is_not_used(checkout: Checkout, version: str) -> None:
     checkout.program("uv", f"[ $1 = --version ] && echo '{version}' && exit; touch used; exit 1")
     status, output = checkout.run()
     assert status == 0, output
-    assert f"{version} on the PATH is too old (0.7 or later is needed): installing uv 999 into .venv" in output
+    assert f"{version} on the PATH is too old (0.13 or later is needed): installing uv 999 into .venv" in output
     assert not (checkout.folder / "used").exists()
 
 
