@@ -6,6 +6,7 @@ import json
 import re
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.chat_page import ChatPage, letters
@@ -159,12 +160,16 @@ def _expect_copied(page: Page, text: str) -> None:
     page.wait_for_function("async text => (await navigator.clipboard.readText()).trim() === text", arg=text)
 
 
-def test_however_little_one_scrolls_up_the_text_stays_there(chat: ChatPage) -> None:
+@pytest.mark.parametrize("by", ["wheel", "key"])
+def test_however_little_one_scrolls_up_the_text_stays_there(chat: ChatPage, by: str) -> None:
     chat.page.set_viewport_size({"width": 700, "height": 420})
     chat.send("another long one")
     chat.page.wait_for_function("document.querySelector('.dm-scroll').scrollTop > 200")
     chat.page.locator(".dm-scroll").hover()
-    chat.page.mouse.wheel(0, -10)
+    if by == "wheel":
+        chat.page.mouse.wheel(0, -10)
+    else:
+        chat.page.locator(".dm-scroll").press("ArrowUp")
     before = _at_rest(chat.page)
     expect(chat.page.get_by_role("button", name="Jump to latest")).to_be_visible()
     assert chat.page.evaluate("document.querySelector('.dm-scroll').scrollTop") == before

@@ -10,6 +10,8 @@ import { changeOf } from "./value.js";
 /** @typedef {import("./types.js").Message} Message */
 /** @typedef {{message: Message, element: HTMLElement, reply: ReplyView | null}} View */
 
+const KEYS_UP = new Set(["ArrowUp", "PageUp", "Home"]);
+
 // It follows new text to the bottom unless the user has scrolled up.
 export class MessageList {
   /** @type {Map<string, View>} what the last call of `show` shows, by id */
@@ -26,6 +28,11 @@ export class MessageList {
     this.list = list;
     this.latest = latest;
     this.scroller.addEventListener("scroll", () => this.#look(), { passive: true });
+    // New text in each frame can cancel the scrolling that a wheel or a key has just begun, before anything has moved.
+    this.scroller.addEventListener("wheel", ({ deltaY, ctrlKey }) => deltaY < 0 && !ctrlKey && this.#beginsUp(), { passive: true });
+    this.scroller.addEventListener("keydown", ({ key, target }) => {
+      if (target === this.scroller && KEYS_UP.has(key)) this.#beginsUp();
+    });
     this.latest.addEventListener("click", () => {
       this.toLatest();
       this.scroller.focus({ preventScroll: true });
@@ -99,6 +106,7 @@ export class MessageList {
   /** Keeps the view where it is, whatever text is added. */
   stay() {
     this.#following.put(this.#where, false);
+    this.#showLatest();
   }
 
   // The scroll position, for `returnTo` after the messages are rebuilt.
@@ -212,6 +220,10 @@ export class MessageList {
   get #where() {
     const { scrollTop: top, scrollHeight, clientHeight } = this.scroller;
     return { top, fromEnd: scrollHeight - top - clientHeight };
+  }
+
+  #beginsUp() {
+    if (this.scroller.scrollTop > 0) this.stay();
   }
 
   #look() {
