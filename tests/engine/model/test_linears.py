@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
+from benchmarks.perplexity import Predicted, choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
 from engine.errors import ModelLoadError
 from engine.execution.load import load_model
@@ -180,12 +181,29 @@ def test_a_model_that_does_not_run_with_replaced_layers_is_refused(
         load_model(settings, lambda _stage, _fraction: None)
 
 
-def test_eight_bits_cost_the_guide_hardly_anything() -> None:
-    dialogues = held_out_dialogues()[::40]
-    exact, rough = load_guide("float32", "none"), load_guide("float32", "int8")
+@dataclass(frozen=True)
+class Exact:
+    """What the guide says of some dialogues in fp32."""
+
+    dialogues: list[list[dict[str, str]]]
+    scores: Tensor
+    choices: Tensor
+    predicted: Predicted
+
+
+@pytest.fixture(scope="module")
+def exact() -> Exact:
+    """Reading the guide's data and the fp32 pass are most of what a comparison takes."""
+    dialogues, model = held_out_dialogues()[::40], load_guide("float32", "none")
+    scores, reference = choices(model, dialogues)
+    return Exact(dialogues, scores, reference, compare(model, dialogues, reference))
+
+
+@pytest.mark.slow
+def test_eight_bits_cost_the_guide_hardly_anything(exact: Exact) -> None:
+    rough = load_guide("float32", "int8")
     assert {type(one) for one in fused_linears(rough.module)} == {Int8Linear}
-    reference = choices(exact, dialogues)[1]
-    before, after = (compare(model, dialogues, reference) for model in (exact, rough))
+    before, after = exact.predicted, compare(rough, exact.dialogues, exact.choices)
     assert before.num_tokens > 200
     assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.02
     assert after.perplexity != before.perplexity
@@ -241,20 +259,21 @@ def test_four_bits_are_the_same_for_few_rows_and_for_many(dtype: torch.dtype, mo
     assert dequantized_rows == [70 for outputs in (1216, 48) if known is not None and outputs % known == 0]
 
 
-def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: pytest.LogCaptureFixture) -> None:
-    dialogues = held_out_dialogues()[::40]
+@pytest.mark.slow
+def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(
+    exact: Exact, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("INFO", logger="engine.model.load"):
         rough = load_guide("bfloat16", "int4")
     assert "linear layers of models/guide: 28 in 4 bits, 1 in 8 bits" in caplog.text
     assert type(rough.module.lm_head) is Int8Linear
-    exact = load_guide("float32", "none")
-    scores, reference = choices(exact, dialogues)
-    before, after = (compare(model, dialogues, reference) for model in (exact, rough))
+    before, after = exact.predicted, compare(rough, exact.dialogues, exact.choices)
     assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.1
     assert after.other_choice < 0.1
     # Four bits compute the logits, not eight: the typical token's error is several times that of eight bits.
     eight, four = (
-        (choices(model, dialogues)[0] - scores).abs().median() for model in (load_guide("bfloat16", "int8"), rough)
+        (choices(model, exact.dialogues)[0] - exact.scores).abs().median()
+        for model in (load_guide("bfloat16", "int8"), rough)
     )
     assert four > 3 * eight
 
