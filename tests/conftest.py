@@ -1,5 +1,5 @@
 """Both databases; and how processes share the tests (``make test`` starts three): the browser's on two, those that kill
-servers together, the guide's too, others file by file."""
+servers together, the guide's too, others file by file, the longest first."""
 
 from __future__ import annotations
 
@@ -28,11 +28,23 @@ USE_SHARED_SERVERS = (
 )
 
 
+#: What one process takes longest for, folders and files, the longest first. What is not here takes a few seconds.
+LONGEST = (
+    *("e2e/test_other_gradios.py", "e2e", "faults", "engine/execution/test_greedy_equality.py"),
+    *("engine/runtime/test_soak.py", "engine/execution/test_overlapped.py", "engine/execution/test_speculation.py"),
+    *("engine/execution/test_triton.py", "app/api/test_fuzz.py", "app/api/test_extreme_values.py"),
+    *("engine/sampling/test_sampler.py", "models", "app/auth/test_accounts.py", "engine/model/test_linears.py"),
+    *("engine/text/test_word_filter.py", "engine/runtime/test_sleep_and_swap.py"),
+)
+
+
 class SchedulingByFolder(LoadScopeScheduling):
     """What shares a browser or servers stays in one process, everything else goes file by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file == "tests/e2e/test_other_gradios.py":
+            return file  # it starts its own browsers
         if file.startswith("tests/e2e/"):
             return (
                 "browser 1" if file.endswith(tuple(f"test_{name}.py" for name in USE_SHARED_SERVERS)) else "browser 2"
@@ -46,11 +58,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return SchedulingByFolder(config, log)
 
 
+@cache
+def _place(file: Path) -> int:
+    return next((place for place, name in enumerate(LONGEST) if file.is_relative_to(TESTS / name)), len(LONGEST))
+
+
+def _uses_postgres(item: pytest.Item) -> bool:
+    params = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return "postgres" in getattr(item, "fixturenames", ()) or "postgresql" in params
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one process takes longest for comes first, so that all of them end together: the browser's tests, and those
-    that wait for servers to die and come back."""
-    slow_folders = [TESTS / "e2e", TESTS / "faults"]
-    items.sort(key=lambda item: next((at for at, room in enumerate(slow_folders) if room in item.path.parents), 2))
+    """Mark what needs PostgreSQL, and begin with what takes longest, so that all processes end together."""
+    for item in items:
+        if _uses_postgres(item):
+            item.add_marker(pytest.mark.postgres)
+    items.sort(key=lambda item: _place(item.path))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +93,9 @@ def cache_ssl_context() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    if "not postgres" in request.config.option.markexpr:
+        pytest.fail("This test needs the marker postgres: it starts PostgreSQL in a run without it.", pytrace=False)
     with postgres_server() as server:
         yield server
 
