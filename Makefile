@@ -10,11 +10,12 @@ RUN_WEB_TESTS := $(NODE) --disable-warning=MODULE_TYPELESS_PACKAGE_JSON --test "
 # Tests start dozens of servers, and without bytecode files each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-web test-full test-compose lint bench guide docs lock clean
+.PHONY: help run test test-fast test-web test-full test-compose lint bench guide docs lock clean
 
 help:
 	@echo "make run        install what is missing and start the chat at http://127.0.0.1:7860"
 	@echo "make test       all tests except the long ones, browser tests included"
+	@echo "make test-fast  while writing, in 90 s: no browser, killed servers, PostgreSQL, the guide's own; nothing slow"
 	@echo "make test-web   the tests of the pages' scripts that need no browser; make test runs them too"
 	@echo "make test-full  the long tests: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make test-compose  test the server in containers (needs Docker): build, crash, backup, restore"
@@ -35,6 +36,13 @@ test:
 	$(RUN_WEB_TESTS)
 	$(PYTHON) -m pytest -m "not full and not compose" -n 3 --dist loadfile $(ARGS)
 
+# Two processes for two cores: each imports for ten seconds. On more cores: make test-fast ARGS="-n 6".
+test-fast:
+	@scripts/setup.sh test
+	$(RUN_WEB_TESTS)
+	$(PYTHON) -m pytest -m "not full and not slow and not postgres" -n 2 --dist loadfile \
+		--ignore tests/e2e --ignore tests/faults --ignore tests/models $(ARGS)
+
 test-web:
 	@scripts/setup.sh test
 	$(RUN_WEB_TESTS)
@@ -42,7 +50,7 @@ test-web:
 test-full:
 	@scripts/setup.sh full
 	@scripts/chromium.sh
-	$(PYTHON) -m pytest -m full -n 2 $(ARGS)
+	$(PYTHON) -m pytest -m full -n 3 $(ARGS)
 
 test-compose:
 	@scripts/setup.sh test

@@ -181,6 +181,7 @@ async def test_anothers_conversation_is_not_there(here: Desk, name: str) -> None
     assert shown["title"] == "marmots alone"
 
 
+@pytest.mark.slow
 async def test_gradios_sessions_and_endpoints_are_their_users(here: Desk) -> None:
     """Every endpoint of the page's, private ones too: a session that somebody opened is worth nothing to others."""
     ben, ada = here.clients["ben"], here.clients["ada"]

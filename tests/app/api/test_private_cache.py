@@ -55,6 +55,7 @@ async def cached_in_chat(http: httpx.AsyncClient, text: str) -> int:
     return cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [cached_in_api, cached_in_chat])
 async def test_a_message_that_another_user_sent_counts_as_one_that_nobody_did(
     people: dict[str, httpx.AsyncClient], cached: Any

@@ -177,6 +177,7 @@ async def test_a_page_leads_to_the_way_in_and_back(here: Desk) -> None:
 # ---- sessions
 
 
+@pytest.mark.slow
 async def test_sessions_outlive_the_server(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False) as first:
         http = await first.add("ada", UserRole.ADMIN)

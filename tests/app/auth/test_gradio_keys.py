@@ -309,6 +309,7 @@ async def test_a_key_that_ends_meanwhile_ends_the_stream_and_not_the_reply(here:
     await asyncio.to_thread(client.close)
 
 
+@pytest.mark.slow
 async def test_its_limits_are_those_of_the_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.services.chats.TEMPORARY_BYTES", 1)
     limits: dict[str, Any] = {"messages_per_minute": 2, "concurrent_replies": 1, "conversations_per_user": 2}

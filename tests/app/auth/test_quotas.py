@@ -104,6 +104,7 @@ async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Pat
         await ended(here)
 
 
+@pytest.mark.slow
 async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def make_unsupported(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "t5", "architectures": ["T5Model"]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breakage", "words"),
     [

@@ -39,6 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return command
 
 
+@pytest.mark.slow
 def test_people_are_made_listed_changed_and_shut_out(run: Run, tmp_path: Path) -> None:
     create = ("user", "create", "Ada", "--role", "admin", "--display-name", "Ada L.", "--password-stdin")
     assert run(*create, typed=f"{PASSWORD}\n") == (0, "ada can sign in as admin.\n")
@@ -77,6 +78,7 @@ def test_people_are_made_listed_changed_and_shut_out(run: Run, tmp_path: Path) -
     assert run("export", "--user", "nobody", "--to", str(tmp_path / "x.json"))[0] == 2
 
 
+@pytest.mark.slow
 def test_somebody_is_deleted_once_it_was_said_what_goes(run: Run, tmp_path: Path) -> None:
     for name, role in (("ada", "admin"), ("ben", "agent")):
         made = run("user", "create", name, "--role", role, "--password-stdin", typed=f"{PASSWORD}\n")

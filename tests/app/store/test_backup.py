@@ -315,6 +315,7 @@ restore(sys.argv[1], pathlib.Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("owner", "name"), [("shutil", "copymode"), ("os", "link"), ("pathlib.Path", "rename")])
 def test_a_restore_that_is_killed_changes_nothing(file: Path, tmp_path: Path, owner: str, name: str) -> None:
     """Before, while and after the present database gets its second name: it is the present one until the very end."""
@@ -330,6 +331,7 @@ def test_a_restore_that_is_killed_changes_nothing(file: Path, tmp_path: Path, ow
     assert titles(done.aside) == ["kept", "later"]
 
 
+@pytest.mark.slow
 def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a server's, which has claimed it, nor another program's that reads it."""
     backup = back_up(url_of(file), tmp_path)

@@ -34,6 +34,7 @@ def run(*arguments: str, data: Path, given: bytes = b"") -> subprocess.Completed
     return subprocess.run([sys.executable, "-m", "app", *arguments], input=given, capture_output=True, env=environment)
 
 
+@pytest.mark.slow
 def test_there_and_back_by_commands(file: Path, tmp_path: Path) -> None:
     backup = run("db", "backup", "--to", "-", data=file.parent)
     assert backup.returncode == 0, backup.stderr
@@ -69,6 +70,7 @@ def test_a_reader_that_goes_away_is_told_about(file: Path) -> None:
     assert left_in(file.parent) == before
 
 
+@pytest.mark.slow
 def test_nothing_is_restored_from_nothing(file: Path) -> None:
     restored = run("db", "restore", "-", data=file.parent)
     assert restored.returncode == 2
@@ -76,6 +78,7 @@ def test_nothing_is_restored_from_nothing(file: Path) -> None:
     assert titles(file) == ["kept"]
 
 
+@pytest.mark.slow
 def test_what_is_no_backup_is_refused(file: Path) -> None:
     before = left_in(file.parent) | {"deskmate.db.lock"}
     restored = run("db", "restore", "-", data=file.parent, given=b"hello, this is some text")

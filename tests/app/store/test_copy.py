@@ -268,6 +268,7 @@ def test_every_table_is_copied_or_derived() -> None:
             assert kind.group, f"{kind.name} does not say which conversation its rows are of"
 
 
+@pytest.mark.slow
 def test_everything_arrives(source: str, targets: Databases, tmp_path: Path) -> None:
     before = everything(source)
     target = targets.new()
@@ -308,6 +309,7 @@ copy.copy_history(sys.argv[1], sys.argv[2], lambda stage, share: None)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "begun"),
     [
@@ -374,6 +376,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_every_change(source: str, tmp_path: Path, spoiled: list[str]) -> None:
     for number, (table, what, statement) in enumerate(CHANGES):
         spoiled[:] = [statement]
@@ -417,6 +420,7 @@ def test_accounts_that_only_the_target_has_are_refused_and_kept(source: str, tar
     assert after["conversation"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "used",
     [

@@ -235,6 +235,7 @@ async def test_a_start_that_fails_lets_go_of_the_folder(tmp_path: Path) -> None:
     await (await Services.open(settings, FakeEngine())).close()
 
 
+@pytest.mark.slow
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'deskmate.db'}"
     holder = subprocess.Popen(

@@ -134,6 +134,7 @@ async def test_a_database_from_before_is_counted_too(tmp_path: Path) -> None:
         assert connection.scalar(text("SELECT content FROM message")) == "ü"
 
 
+@pytest.mark.slow
 async def test_who_has_no_room_is_told_and_loses_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, storage_mb_per_user=1) as here:
         ben, ada = await here.add("ben", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)

@@ -57,6 +57,7 @@ async def chat(services: Services, text: str, conversation_id: str | None = None
 _one_database = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @settings(_one_database, max_examples=15)
 @given(conversations=documents)
 async def test_whatever_goes_in_comes_out_byte_for_byte(

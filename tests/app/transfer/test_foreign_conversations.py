@@ -456,6 +456,7 @@ _values = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_value_anywhere_breaks_more_than_its_file(data: st.DataObject) -> None:

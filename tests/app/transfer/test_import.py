@@ -265,6 +265,7 @@ def run(*arguments: str, code: str | None = None) -> int | str | None:
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ async def read(data: bytes, max_bytes: int = 2**24) -> list[str]:
     return again
 
 
+@pytest.mark.slow
 async def test_what_another_process_reads_is_the_same(isolate: None, services: Services) -> None:
     texts = ["a", "ü\n{}", "🦜" * 1000]
     assert await read(packed(document(*map(conversation, texts))).getvalue()) == texts
@@ -80,6 +81,7 @@ async def test_what_another_process_reads_is_the_same(isolate: None, services: S
     assert (await services.conversations.list(ME, query="ü")).items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "kind", "says"),
     [
@@ -92,6 +94,7 @@ async def test_what_another_process_refuses_is_said_in_its_words(data: bytes, ki
         await read(data, max_bytes=4000)
 
 
+@pytest.mark.slow
 async def test_memory_that_a_file_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a small file that is a hundred times as large in memory."""
     large = conversation("large") | {"unknown": [[]] * 2_000_000}
@@ -155,6 +158,7 @@ async def test_a_reader_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPat
         await read(document(conversation()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("started_here", [False, True])
 async def test_the_reader_runs_no_module_of_the_current_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started_here: bool

@@ -157,6 +157,7 @@ async def real(tmp_path: Path) -> AsyncIterator[tuple[Services, Engine]]:
         await services.close()
 
 
+@pytest.mark.slow
 async def test_most_turns_of_a_long_talk_find_the_last_one_in_the_cache(real: tuple[Services, Engine]) -> None:
     services, _ = real
     settings = ChatSettings(temperature=1.0, seed=5, max_tokens=20, system_prompt="Be kind.")

@@ -107,6 +107,7 @@ async def _whole_chat(live: RunningApp) -> httpx.Response:
     return await http.get(path)
 
 
+@pytest.mark.slow
 async def test_every_door_works_for_it_and_no_file_ever_holds_it(tmp_path: Path) -> None:
     async with live_server(tmp_path, gradio=False) as live:
         gone = await _whole_chat(live)

@@ -316,6 +316,7 @@ async def kill_and_reopen(data_dir: Path, lines_before_the_kill: int) -> None:
         await services.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [7])
 async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, lines: int) -> None:
     await kill_and_reopen(tmp_path, lines)

@@ -92,6 +92,7 @@ def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
     assert "push" in vars(page._queue)
 
 
+@pytest.mark.slow
 def test_switched_off_they_change_nothing_and_say_nothing(warnings: list[str]) -> None:
     """It takes a process of its own: here all of them are on."""
     script = """
@@ -120,6 +121,7 @@ assert not {"start_processing", "start_progress_updates", "push", "close"} & {*v
 # ---- type stubs
 
 
+@pytest.mark.slow
 def test_gradios_sources_are_not_read_for_type_stubs() -> None:
     """It takes a process of its own: here Gradio is imported already."""
     page = "import ast; del ast.get_source_segment; import app.ui.page"
@@ -440,6 +442,7 @@ async def test_an_event_starts_although_nothing_looks_for_it() -> None:
             assert await session("one").ask(0, value) == value + 1
 
 
+@pytest.mark.slow
 async def test_many_events_at_once_all_start_two_at_a_time() -> None:
     running, most, lock = 0, 0, threading.Lock()
 

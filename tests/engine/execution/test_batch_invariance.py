@@ -79,6 +79,7 @@ def ways(model: LoadedModel, *, invariant: bool) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3-moe", "gpt-neox"])
 def test_a_reply_does_not_depend_on_what_runs_beside_it(family: str, tmp_path: Path) -> None:
     model = load(make_model(tmp_path / "model", family, seed=3, eos=False))
@@ -88,6 +89,7 @@ def test_a_reply_does_not_depend_on_what_runs_beside_it(family: str, tmp_path: P
         assert torch.equal(alone, other)
 
 
+@pytest.mark.slow
 def test_the_guide_too_and_without_it_the_numbers_do_differ() -> None:
     differing = 0
     for dtype in get_args(Dtype):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,19 @@ def load_pair(name: str, path: Path, *, native: bool = False) -> Pair:
     return Pair(name, load_model(settings, lambda _stage, _fraction: None), Reference(path))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+#: Different enough that a check which sees a defect in these sees it in all; the rest is in the long tests.
+TYPICAL = {"llama", "gemma2", "mistral-window", "gpt-neox", "qwen3-moe"}
+#: One with a window and one without: what happens around a request is the same for all others.
+EVERY_EVENT = {"llama", "mistral-window"}
+
+
+def slow_unless_every_event(families: Iterable[str], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [
+        pytest.param(name, marks=[*marks, *([] if name in EVERY_EVENT else [pytest.mark.slow])]) for name in families
+    ]
+
+
+@pytest.fixture(scope="module", params=slow_unless_every_event(FAMILIES))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     family = request.param
     path = tmp_path_factory.mktemp("models") / family
@@ -59,7 +71,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=needs_compiler) for name in ("llama", "qwen2", "qwen3", "mistral-window")],
+    params=slow_unless_every_event(("llama", "qwen2", "qwen3", "mistral-window"), needs_compiler),
 )
 def native_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     family = request.param
@@ -70,13 +82,12 @@ def native_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return pair
 
 
-#: Different enough that a check which sees a defect in these sees it in all; the rest is in the long tests.
-TYPICAL = {"llama", "gemma2", "mistral-window", "gpt-neox", "qwen3-moe"}
-#: One with a window and one without: what happens around a request is the same for all others.
-EVERY_EVENT = {"llama", "mistral-window"}
 typical_families = pytest.mark.parametrize(
     "pair",
-    [pytest.param(name, marks=() if name in TYPICAL else pytest.mark.full) for name in FAMILIES],
+    [
+        *slow_unless_every_event(name for name in FAMILIES if name in TYPICAL),
+        *(pytest.param(name, marks=pytest.mark.full) for name in FAMILIES if name not in TYPICAL),
+    ],
     indirect=True,
     scope="module",
 )
@@ -220,6 +231,7 @@ def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
     check_scenarios(pair, seeds_for(pair))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_steps")
 @pytest.mark.parametrize("max_rows", [MAX_LEN * 4, 3])
 def test_steps_in_cpp_say_the_same_alone_and_among_others(
@@ -245,7 +257,7 @@ def test_steps_in_cpp_read_the_cache(native_pair: Pair, part: str) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_replies_are_transformers_replies_whatever_happens_at_length(pair: Pair) -> None:
-    check_scenarios(pair, range(100, 140))
+    check_scenarios(pair, range(100, 140 if pair.name in EVERY_EVENT else 115))
 
 
 def test_an_end_of_sequence_ends_the_same_reply(tmp_path: Path) -> None:
@@ -312,6 +324,7 @@ def num_noticed(pair: Pair, part: str, *, enough: int) -> int:
     return len(list(itertools.islice(noticed, enough)))
 
 
+@pytest.mark.slow
 @typical_families
 @pytest.mark.parametrize("part", ["keys", "values"])
 def test_one_corrupted_row_turns_the_comparison_red(pair: Pair, part: str) -> None:
@@ -394,6 +407,7 @@ def test_a_corrupted_row_in_the_prefix_cache_turns_the_next_reply_red(pair: Pair
     Comparison().check(run_to_end(core, "third"), expected)
 
 
+@pytest.mark.slow
 @typical_families
 def test_rows_beyond_the_window_do_not_matter_any_more(pair: Pair) -> None:
     """What no later query may see must not change what is said; where there is no window, it must."""

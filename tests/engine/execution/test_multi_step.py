@@ -94,6 +94,7 @@ def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> 
     return finish(core)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     "seeds", [range(6), *(pytest.param(range(n, n + 20), marks=pytest.mark.full) for n in (10, 30))]

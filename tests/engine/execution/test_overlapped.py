@@ -138,6 +138,7 @@ def expect(
     return expected[key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds", [range(6), *(pytest.param(range(n, n + 20), marks=pytest.mark.full) for n in (10, 30, 50))]
 )
@@ -182,6 +183,7 @@ def test_reading_too_early_would_be_seen(llama: LoadedModel, device: DelayedDevi
         torch.zeros(2).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", ON_HOST, ids=lambda params: repr(params)[-60:])
 def test_who_needs_the_host_stops_the_overlap_only_while_it_writes(
     llama: LoadedModel, device: DelayedDevice, params: SamplingParams
@@ -368,6 +370,7 @@ def test_unusable_scores_fail_their_own_request_only(
     assert record.tokens["good", 0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["stops", "is aborted"])
 def test_nan_in_a_row_too_many_harms_nobody(
     ends: str, poisoned: tuple[LoadedModel, list[int], int, int], device: DelayedDevice

@@ -52,6 +52,7 @@ def error(logits: Tensor, exact: Tensor) -> float:
     return float((logits - exact).norm() / exact.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3", "phi3", "gpt-neox"])
 def test_bf16_is_as_close_to_fp32_as_transformers_own(family: str, tmp_path: Path) -> None:
     """bf16 keeps 8 bits, so each of a few dozen roundings on the way errs by up to 0.4 %.

@@ -276,6 +276,7 @@ def run_scenario(model: LoadedModel, seed: int, wrong_share: float | None, *, gr
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong_share", [0.0, 0.4, 1.0], ids=["right", "mixed", "wrong"])
 def test_replies_are_the_same_whatever_is_drafted(model: LoadedModel, wrong_share: float) -> None:
     seen = run_scenario(model, 3, wrong_share)
@@ -305,6 +306,7 @@ def test_right_drafts_spare_steps(llama: LoadedModel) -> None:
     assert (stats.draft_tokens, stats.accepted_draft_tokens, stats.generation_tokens) == (16, 16, 21)
 
 
+@pytest.mark.slow
 def test_a_stop_string_amid_right_drafts_ends_the_reply_there(llama: LoadedModel) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=20)
     plain = alone(llama, {"r": Asked([5, 6, 7], params)})
@@ -411,6 +413,7 @@ def test_prompt_lookup(text: list[int], draft: list[int]) -> None:
 # -- with a draft model -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(200, 204))])
 def test_a_draft_model_like_the_model_is_always_right(model: LoadedModel, seed: int) -> None:
     """It has everything that the model has in its cache, whatever was shared, copied, preempted or drafted before."""
@@ -419,6 +422,7 @@ def test_a_draft_model_like_the_model_is_always_right(model: LoadedModel, seed: 
     assert seen["wrong"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(300, 303))])
 def test_replies_are_the_same_with_a_draft_model(model: LoadedModel, seed: int) -> None:
     """Its own opinion of the sampled ones, and of those with parameters."""
@@ -433,6 +437,7 @@ def draft_for(model: LoadedModel, path: Path, **options: Any) -> LoadedModel:
     return with_draft_model(model, settings, lambda _stage, _fraction: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -526,6 +531,7 @@ class TestRefusals:
             with_draft_model(llama, settings, lambda _stage, _fraction: None)
 
 
+@pytest.mark.slow
 def test_the_engine_serves_with_a_draft_model_and_wakes_with_it(tmp_path: Path) -> None:
     path = make_model(tmp_path / "llama", "llama", seed=1)
     chosen: dict[str, Any] = {"model": str(path), "dtype": "float32", "max_model_len": MAX_LEN, "kv_cache_memory": 0.01}

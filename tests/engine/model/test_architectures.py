@@ -154,6 +154,7 @@ def check_refused(sentence: str, folder: Path) -> None:
     assert reasons[0](sentence, AutoConfig.from_pretrained(folder), folder), sentence
 
 
+@pytest.mark.slow
 @every_type
 def test_replies_are_transformers_replies_or_a_sentence_says_why_not(model_type: str, tmp_path: Path) -> None:
     outcome, folder = load_or_refuse(model_type, tmp_path)

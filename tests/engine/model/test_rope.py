@@ -87,6 +87,7 @@ def test_the_window_is_the_stretched_one(pair: tuple[LoadedModel, Reference]) ->
     assert pair[0].max_position_embeddings == 4 * ORIGINAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [300, 11])
 def test_short_and_long_side_by_side(pair: tuple[LoadedModel, Reference], budget: int) -> None:
     """Below the original length, across it while replying, and beyond it, in one batch and in chunks."""

@@ -38,6 +38,7 @@ async def abandon(engine: Engine, rng: random.Random) -> None:
     await stream.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("caching", "aborts"),
     [(True, 300), pytest.param(True, 1000, marks=pytest.mark.full), pytest.param(False, 300, marks=pytest.mark.full)],

@@ -219,6 +219,7 @@ async def test_ready_tells_while_it_restarts_and_requests_that_come_wait(
     assert engine.health().ready
 
 
+@pytest.mark.slow
 async def test_a_poisoned_prompt_takes_others_down_once_and_is_refused_after_its_second_failure(
     engine: Engine, fault: Fault
 ) -> None:

@@ -71,6 +71,7 @@ def resident_memory() -> int:
     raise AssertionError("no RssAnon in /proc/self/status")
 
 
+@pytest.mark.slow
 async def test_sleep_gives_the_memory_back_and_wake_answers_as_before(tmp_path: Path) -> None:
     """140 MB of weights and 60 MiB of cache; a generator that nobody closed must not hold them."""
     path = make_model(tmp_path / "big", eos=False, std=0.05, hidden=1024, heads=16, kv_heads=16, layers=3)

@@ -28,6 +28,7 @@ async def reply(engine: Engine, messages: list[ChatMessage], params: SamplingPar
     return text, token_ids, cached
 
 
+@pytest.mark.slow
 async def test_a_reply_cut_anywhere_goes_on_as_if_it_had_not_been() -> None:
     settings = EngineSettings(model=str(GUIDE), device="cpu", dtype="float32")
     async with Engine(settings) as engine:

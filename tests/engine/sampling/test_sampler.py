@@ -163,6 +163,7 @@ PARAMS = st.fixed_dictionaries(
 TOKENS = st.lists(st.integers(0, 39), max_size=12)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     vocab=st.sampled_from([40, 700]),
@@ -200,6 +201,7 @@ def reference_cumulative(scores: Tensor, temperature: float, top_k: int, top_p: 
     return np.cumsum(kept) / kept.sum()
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     vocab=st.sampled_from([30, 513, 3072, 20_000]),
@@ -256,6 +258,7 @@ def test_all_arithmetics_draw_the_same_tokens(sampler: Sampler, asked: dict[str,
     assert sampler.sample(logits, rows) == Sampler(cpu).sample(logits, rows)
 
 
+@pytest.mark.slow
 def test_rows_of_all_kinds_are_drawn_in_cpp_as_numpy_draws_them(native: NativeSampling) -> None:
     """Vocabularies that fill no vector, banned tokens, equal scores, weights that vanish, and filters of all kinds."""
     rng = np.random.default_rng(1)
@@ -388,6 +391,7 @@ def test_typical_p_keeps_what_transformers_keeps(
     assert int((on_host != expected[0]).sum()) <= 1
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     vocab=st.sampled_from([2, 7, 40, 513]),
@@ -510,6 +514,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.05, "temperature": 1.5}])
 def test_draws_follow_the_distribution(sampler: Sampler, asked: dict[str, Any]) -> None:
     logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(9))
@@ -534,6 +539,7 @@ def test_equally_likely_tokens_are_all_in_a_nucleus_that_one_would_fill(sampler:
     np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_more_equal_scores_than_are_ranked_at_first(sampler: Sampler) -> None:
     logits = torch.zeros(1, 3000)
     share = exact_probabilities(sampler, logits, make_row(top_k=5))

@@ -73,6 +73,7 @@ def test_each_reply_has_its_own_noise_and_the_first_that_of_the_seed(model: Load
     assert run(make_core(model), sampled(2)) == {0: replies[0], 1: replies[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{"max_num_seqs": 2}, {"max_num_seqs": 1}, {"num_kv_blocks": 60}, {"max_batched_tokens": 5, "max_num_seqs": 5}],

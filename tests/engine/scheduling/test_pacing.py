@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +163,7 @@ def test_a_machine_that_is_not_known_yet_begins_with_little() -> None:
 seconds = st.floats(0, 0.1)
 
 
+@pytest.mark.slow
 # A case in which rounding down to whole tiles would leave too few prompt tokens.
 @example(0.0625, 0.0, 0.03125, 0.0007941799221812031, 0.0, 0.0, 7, 371, 0)
 @settings(max_examples=50, deadline=None)

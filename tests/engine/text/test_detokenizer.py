@@ -210,6 +210,7 @@ def test_no_more_is_held_back_than_a_stop_string_could_need(text: str, stop: lis
         assert held == "" or any(s.startswith(held) for s in stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["byte-level", "sentencepiece"])
 @given(text=TEXTS, data=st.data())
 @settings(max_examples=50)

@@ -120,6 +120,7 @@ def test_a_prompt_says_the_same_with_replies_in_any_tokens(name: str, data: st.D
     assert shown(tokenizer, got) == shown(tokenizer, tokens_of(template, without_ids(messages)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["byte-level", "guide"])
 @given(data=st.data())
 def test_a_prompt_begins_with_the_last_one_and_its_reply(name: str, data: st.DataObject) -> None:
@@ -333,6 +334,7 @@ def test_a_text_that_ends_inside_a_token_has_no_ids() -> None:
     assert template.reply_tokens("the reply"[: -len(last)], ids) == tuple(ids[:-1])
 
 
+@pytest.mark.slow
 async def test_the_next_turn_finds_the_whole_reply_in_the_cache(tmp_path: Path) -> None:
     """Sampled at a high temperature, replies of a random model are anything but what a tokenizer would make."""
     model = make_model(tmp_path / "model", "qwen2", eos=[1_000_000])

@@ -77,6 +77,7 @@ def shown(tokenizer: Any, token_ids: Sequence[int]) -> tuple[str, str]:
     return certain, detokenizer.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 16))])
 def test_exactly_the_tokens_that_bring_a_word_are_banned(
     tokenizer: Any, vocabulary: FoldedVocabulary, seed: int
@@ -132,6 +133,7 @@ def _next_of_words(
     return going_on if chance.random() < 0.8 else []
 
 
+@pytest.mark.slow
 def test_a_reply_of_noise_never_holds_a_word(tokenizer: Any, vocabulary: FoldedVocabulary) -> None:
     """A model that finds all tokens alike, drawn with the sampler; the text is the detokenizer's."""
     words = ForbiddenWords(WORDS, vocabulary)
@@ -275,6 +277,7 @@ def tokens(deltas: list[Delta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
 
+@pytest.mark.slow
 async def test_no_reply_holds_one_however_it_ends(model: Path) -> None:
     """By length, by the model's end, by a stop string that cuts a longer word, by the reader leaving."""
     async with Engine(settings(model)) as engine:
@@ -334,6 +337,7 @@ async def test_a_reply_without_the_word_is_untouched(model: Path) -> None:
             assert tokens(plain) == tokens(forbidding) or "of" in text(plain).casefold()
 
 
+@pytest.mark.slow
 async def test_a_desk_forbids_for_everyone(model: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("# one on each line\n\n" + "\n".join(COMMON[:3]) + "\n", encoding="utf-8-sig")
