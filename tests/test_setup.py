@@ -24,6 +24,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+pytestmark = pytest.mark.slow  # nearly all of them run the script
+
 ROOT = Path(__file__).parents[1]
 LOCK_FILES = sorted(path.name for path in ROOT.glob("requirements*.txt"))
 

@@ -23,6 +23,7 @@ class _Server(serving._Server):
         yield  # pytest keeps its own handlers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [True, False])
 async def test_what_is_being_said_when_it_ends(ends: bool) -> None:
     """The whole of it, though the machine stands still for longer than anybody waits; or it is cut."""
@@ -123,6 +124,7 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT"])
 async def test_a_head_that_does_not_come_ends_the_connection(begun: bytes) -> None:
     async with bounded_server(head_timeout_s=0.3) as address:
@@ -132,6 +134,7 @@ async def test_a_head_that_does_not_come_ends_the_connection(begun: bytes) -> No
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_takes_nothing_of_its_answer_is_gone() -> None:
     async with bounded_server(stall_timeout_s=0.3) as address:
         reader, writer = await asyncio.open_connection(*address, limit=1024)

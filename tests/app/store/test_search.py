@@ -124,6 +124,7 @@ async def test_long_texts_are_found_from_beginning_to_end(services: Services) ->
     assert await found(services, '"w1 w3"') == []
 
 
+@pytest.mark.slow
 async def test_what_was_there_before_is_indexed_behind_everybodys_back(services: Services) -> None:
     await fill(services, messages=700, title="Old")  # more than one batch; nobody searches meanwhile
     rows = select(func.count(SearchEntry.message_id.distinct()))
@@ -240,6 +241,7 @@ def test_looking_for_what_is_not_indexed_yet_reads_no_more_than_that(tmp_path: P
     assert "_unindexed" in plan
 
 
+@pytest.mark.slow
 async def test_a_search_that_takes_long_is_stopped_with_a_sentence(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
