@@ -41,6 +41,8 @@ from testing.upgrade import (
 )
 from tests.app.live_server import serve_app
 
+pytestmark = pytest.mark.slow
+
 HEAD = ScriptDirectory.from_config(alembic_config()).get_current_head()
 VERSIONS = fixture_versions()
 #: What docker-compose.yml puts in front of the allowed hosts of ``.env``.
