@@ -21,6 +21,7 @@ from alembic.script import ScriptDirectory
 
 from app.cli import main
 from app.cli.flags import read_settings, warn_of_lost_settings
+from app.domain.ids import new_id
 from app.settings import AppSettings
 from app.store.db.database import postgres_engine, sqlite_engine
 from app.store.maintenance.migrate import alembic_config, sqlite_file
@@ -74,10 +75,16 @@ class Installation:
         engine.dispose()
 
     def revisit(self) -> None:
-        """The users visit the desk with the version that wrote the fixture: their sessions last from now on."""
+        """The users visit the desk with the version that wrote the fixture: their sessions last from now on, and what
+        they deleted can be undone."""
         later = datetime.now(UTC) + timedelta(days=1)
         with self.connected() as connection:
             connection.execute(sa.text("UPDATE login_session SET expires_at = :later"), {"later": f"{later:%F %T}"})
+            deletions = connection.scalars(sa.text("SELECT DISTINCT deletion FROM message WHERE deletion IS NOT NULL"))
+            for old in deletions.all():
+                connection.execute(
+                    sa.text("UPDATE message SET deletion = :new WHERE deletion = :old"), {"old": old, "new": new_id()}
+                )
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
