@@ -1,10 +1,11 @@
-"""Measures how long a Gradio event waits for its listener, and what an idle queue costs, by how the queue waits.
+"""Measures how long an event in Gradio's queue waits for its listener, and what an idle queue costs.
 
     .venv/bin/python -m benchmarks.gradio_queue             # about five minutes
     .venv/bin/python -m benchmarks.gradio_queue --browser   # also clicks a button in Chromium
 
-Three servers run side by side, each the whole application with a scripted engine and one more button, whose listener
-returns the time at which it was called: with Gradio's own polling, with a polling interval of half a second, and with
+Calls of ``/chat`` go through the queue; the page's own listeners do not. Three servers run side by side, each the whole
+application with a scripted engine and one more button, whose listener is queued and returns the time at which it was
+called: with Gradio's own polling, with a polling interval of half a second, and with
 ``app.ui.gradio_patches.wake_queue``. Clients join their queues in turns, at random times, so that other programs on the
 machine disturb all alike. Prints medians and 95th percentiles of the time from the request (or the click) to the call
 of the listener and to its result, then each server's CPU time while all three are idle.

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 STREAM_SECONDS = 0.05
 """Minimum interval between two partial texts of a reply."""
 MAX_CALLS = 128
-"""Maximum number of replies that are streamed at a time, half of what Gradio's queue runs: the rest stays free for the
-page's own listeners. Further calls wait in the queue."""
+"""Maximum number of replies that are streamed at a time. Further calls wait in Gradio's queue, which the page's own
+listeners do not use."""
 MAX_UNREAD = 50
 """Maximum number of messages that Gradio holds for a session before it gets no more partial texts, each of which takes
 memory until the caller reads it. The next text that it gets has everything."""

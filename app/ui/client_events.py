@@ -58,15 +58,15 @@ def on_server(
     )
 
 
-def call(name: str, method: str, *values: object, otherwise: str = "undefined") -> str:
+def call(name: str, method: str, *values: object) -> str:
     """Return a JavaScript function that calls a method of a script with ``values`` and what Gradio passes.
 
     Args:
-        name: of the script, as in ``register`` or ``load`` of ``shared/component.js``.
-        otherwise: a JavaScript expression of ``given``, what Gradio passed: the result where no script has the name.
+        name: of the script, as in ``register`` or ``load`` of ``shared/component.js``. Where no script has it, the
+            function does nothing.
     """
     given = "".join(f"{json.dumps(value)}, " for value in (name, method, *values))
-    return f"async (...given) => (await (await {_scripts()}).call({given}...given)) ?? ({otherwise})"
+    return f"async (...given) => (await {_scripts()}).call({given}...given)"
 
 
 def _scripts() -> str:

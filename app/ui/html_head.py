@@ -23,7 +23,7 @@ def find_modules(*entries: str) -> list[str]:
         name = module.relative_to(root).as_posix()
         if name not in found:
             found.add(name)
-            to_read += [(module.parent / other).resolve() for other in _IMPORT.findall(module.read_text())]
+            to_read += [(module.parent / other).resolve() for other in _IMPORT.findall(module.read_text("utf-8"))]
     return sorted(found)
 
 

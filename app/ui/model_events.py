@@ -1,7 +1,7 @@
 """What the model panel's events do: ordinary listeners in Python.
 
-The guard lets every signed-in user join Gradio's queue, whatever the event: so each listener checks the role itself,
-as the guard does for ``POST /api/engine/*``.
+The guard lets every signed-in user call every listener of the page, with any data: so each checks the role itself, as
+the guard does for ``POST /api/engine/*``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 def serve_model(model: Model, services: Callable[[], Services]) -> None:
     """Adds the listeners of ``model`` to the Blocks that is being built.
 
-    ``services`` is called per event. A load may take minutes; the queue runs other events meanwhile, so that
-    ``refresh`` shows its progress.
+    ``services`` is called per event. A load may take minutes, as long as its request is open; each ``refresh`` is a
+    request of its own and shows the progress.
     """
 
     async def refresh() -> dict[str, Any]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from app.services.container import Services
 
 MAX_EVENTS = 256
-"""How many of Gradio's events run at once; the others wait in its queue."""
+"""How many events of Gradio's queue run at once (the others wait in it), and how many threads run listeners."""
 
 
 def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
@@ -70,7 +70,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 def _queued_page(services: Callable[[], Services]) -> gr.Blocks:
     with files_served_at(FILES_URL):
         page = build_page(services)
-    page.queue(default_concurrency_limit=None, api_open=False)  # what has to be queued cannot be run without the queue
+    page.queue(default_concurrency_limit=None, api_open=False)  # /chat is called through the queue only
     raise_max_threads(page, MAX_EVENTS)
     wake_queue(page)
     return page
