@@ -24,8 +24,8 @@ class Model(FileComponent):
         EventListener("refresh", doc="The state is asked for: once a second while it is visible or a model loads."),
         EventListener("swap", doc="A user wants to load another model. Data: `model` (folder or hub id), `request`."),
         EventListener("sleep", doc="A user wants the model to be unloaded. Data: `request`."),
-        EventListener("another_state", doc="The value shows another model, or another state of it. No data."),
         EventListener("wake", doc="A user wants the model to be loaded again. Data: `request`."),
+        EventListener("another_state", doc="The value shows another model, or another state of it. No data."),
     ]
 
     def __init__(
