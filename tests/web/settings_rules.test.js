@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
-import { PendingChoice } from "../../app/ui/components/settings/choice.js";
+import { PendingChoice } from "../../app/ui/components/settings/pending_choice.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "../../app/ui/components/settings/settings_rules.js";
 import { settle } from "./fakes.js";
 

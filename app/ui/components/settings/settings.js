@@ -3,7 +3,7 @@
 
 import { api } from "../../shared/api.js";
 import { debounce, storage, uniqueId, waitForElement } from "../../shared/dom.js";
-import { PendingChoice } from "./choice.js";
+import { PendingChoice } from "./pending_choice.js";
 import { PromptDetails } from "./prompt_details.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "./settings_rules.js";
 import { SettingsState } from "./settings_state.js";
@@ -29,7 +29,7 @@ export const waitForSettings = ({ parameters }) =>
 
 export class Settings {
   #choicesShown = false;
-  #preset = new PendingChoice("preset");
+  #presetChoice = new PendingChoice("preset");
   #promptChoice = new PendingChoice("system prompt");
   /** @type {{key: string, text: string} | null} the selected prompt with its variables filled in */
   #filledPrompt = null;
@@ -93,7 +93,7 @@ export class Settings {
 
   /** Resolves once what was chosen before is part of the settings; null if nothing is to come. Rejects if that failed. */
   pendingChoice() {
-    const waits = [this.#preset.wait(), this.#promptChoice.wait()].filter((each) => each !== null);
+    const waits = [this.#presetChoice.wait(), this.#promptChoice.wait()].filter((each) => each !== null);
     return waits.length === 0 ? null : Promise.all(waits);
   }
 
@@ -138,7 +138,7 @@ export class Settings {
   controlChanged(name, names, ...values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
     if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // changed by code, not by the user
-    if (name === "preset") this.#wishPreset(shown.preset);
+    if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
     else this.#setParameter(name, shown);
@@ -158,7 +158,7 @@ export class Settings {
   // The settings as the controls show them, with a choice that has no answer yet.
   #shown() {
     const { defaults } = this.options;
-    const chosen = { preset: this.#preset.name, prompt: this.#promptChoice.name };
+    const chosen = { preset: this.#presetChoice.name, prompt: this.#promptChoice.name };
     return this.rules.shown(this.value, { defaults, promptText: this.#promptText(), ...chosen });
   }
 
@@ -178,7 +178,7 @@ export class Settings {
   }
 
   #endChoices() {
-    this.#preset.end();
+    this.#presetChoice.end();
     this.#promptChoice.end();
   }
 
@@ -236,7 +236,7 @@ export class Settings {
 
   /** @param {Partial<Values>} settings */
   #recommend(settings) {
-    this.#preset.end();
+    this.#presetChoice.end();
     this.#change(this.rules.withRecommended(this.value, settings));
     this.#show();
   }
@@ -261,7 +261,7 @@ export class Settings {
       this.showSoon();
       return;
     }
-    if (isSlider) this.#preset.end(); // moved since: the sampling is by hand
+    if (isSlider) this.#presetChoice.end(); // moved since: the sampling is by hand
     this.#change(this.rules.withParameter(this.value, name, shown[name], this.options.defaults));
     if (rangeError !== null) this.note.textContent = rangeError;
     if (this.#shown().preset !== shown.preset) this.#show();
@@ -283,9 +283,9 @@ export class Settings {
    * The user chose a preset: the listener in Python (settings.py) sets the sliders, then presetApplied() is called.
    * @param {string} name
    */
-  #wishPreset(name) {
+  #choosePreset(name) {
     this.note.textContent = "";
-    this.#preset.make(name);
+    this.#presetChoice.make(name);
   }
 
   /**
@@ -295,10 +295,10 @@ export class Settings {
    * @param {string} name
    */
   presetApplied(names, name) {
-    const wish = this.#preset.name;
-    if (wish !== null && wish !== name) return undefined; // the answer to the one chosen last is to come
-    if (wish !== null) this.#choosePreset(name);
-    this.#preset.end();
+    const pending = this.#presetChoice.name;
+    if (pending !== null && pending !== name) return undefined; // the answer to the one chosen last is to come
+    if (pending !== null) this.#applyPreset(name);
+    this.#presetChoice.end();
     return this.controlValues(names);
   }
 
@@ -306,16 +306,12 @@ export class Settings {
    * The listener failed, or the server was not reached: the controls show the settings as they still are.
    * @param {string[]} names
    */
-  async presetFailed(names) {
-    const fail = this.#preset.fail();
-    const message = await this.explain();
-    this.note.textContent = message;
-    fail(new Error(message));
-    return this.controlValues(names);
+  presetFailed(names) {
+    return this.#choiceFailed(this.#presetChoice, names);
   }
 
   /** @param {string} name */
-  #choosePreset(name) {
+  #applyPreset(name) {
     this.#change(this.rules.withPreset(this.value, name, this.options.presets));
     this.#showPrompt();
   }
@@ -348,12 +344,12 @@ export class Settings {
    * @param {FoundPrompt | null} found
    */
   promptFound(names, found) {
-    const wish = this.#promptChoice.name;
+    const pending = this.#promptChoice.name;
     if (!found?.prompt && !found?.error) return undefined; // no prompt, or an own text: it holds since it was chosen
     if (found.prompt) this.#keepPrompt(found.prompt);
-    if (wish !== null && wish !== found.name) return undefined; // the answer to the one chosen last is to come
-    if (wish !== null && found.prompt) this.#change(this.rules.withNamedPrompt(this.value, wish));
-    if (wish !== null && found.error) {
+    if (pending !== null && pending !== found.name) return undefined; // the answer to the one chosen last is to come
+    if (pending !== null && found.prompt) this.#change(this.rules.withNamedPrompt(this.value, pending));
+    if (pending !== null && found.error) {
       this.note.textContent = found.error;
       this.#promptChoice.fail()(new Error(found.error));
     }
@@ -368,7 +364,12 @@ export class Settings {
    */
   async promptFailed(names) {
     if (this.#promptChoice.name === null) return undefined; // nothing was to come of it
-    const fail = this.#promptChoice.fail();
+    return this.#choiceFailed(this.#promptChoice, names);
+  }
+
+  /** @param {PendingChoice} choice @param {string[]} names */
+  async #choiceFailed(choice, names) {
+    const fail = choice.fail();
     const message = await this.explain();
     this.note.textContent = message;
     fail(new Error(message));

@@ -3,7 +3,7 @@
 const WAIT_MS = 5000; // how long a turn waits for a choice made before it
 
 /**
- * @typedef {object} Wish
+ * @typedef {object} Choice
  * @property {string} name  what was chosen
  * @property {Promise<void>} done
  * @property {() => void} resolve
@@ -11,8 +11,8 @@ const WAIT_MS = 5000; // how long a turn waits for a choice made before it
  */
 
 export class PendingChoice {
-  /** @type {Wish | null} */
-  #wish = null;
+  /** @type {Choice | null} */
+  #choice = null;
 
   /** @param {string} noun  what is chosen, such as "preset" */
   constructor(noun) {
@@ -21,13 +21,13 @@ export class PendingChoice {
 
   /** The name of what was chosen last and has no answer yet; null if there is no such choice. */
   get name() {
-    return this.#wish?.name ?? null;
+    return this.#choice?.name ?? null;
   }
 
   /** @param {string} name */
   make(name) {
-    if (this.#wish !== null) {
-      this.#wish.name = name; // Gradio runs the listener once more, with this one
+    if (this.#choice !== null) {
+      this.#choice.name = name; // Gradio runs the listener once more, with this one
       return;
     }
     /** @type {() => void} */
@@ -37,29 +37,29 @@ export class PendingChoice {
     /** @type {Promise<void>} */
     const done = new Promise((...settle) => ([resolve, reject] = settle));
     done.catch(() => {}); // shown in the note; only a turn waits for it
-    this.#wish = { name, done, resolve, reject };
+    this.#choice = { name, done, resolve, reject };
   }
 
   /** The choice is part of the settings, or was given up. */
   end() {
-    this.#wish?.resolve();
-    this.#wish = null;
+    this.#choice?.resolve();
+    this.#choice = null;
   }
 
   /** The choice has failed. Returns the function to call with the reason, for the turn that waits. */
   fail() {
-    const wish = this.#wish;
-    this.#wish = null;
-    return (/** @type {Error} */ reason) => wish?.reject(reason);
+    const choice = this.#choice;
+    this.#choice = null;
+    return (/** @type {Error} */ reason) => choice?.reject(reason);
   }
 
   /** Resolves once the choice has ended; null if there is none. Rejects if it fails or takes too long. */
   wait() {
-    if (this.#wish === null) return null;
+    if (this.#choice === null) return null;
     /** @type {Promise<void>} */
     const late = new Promise((_, reject) => {
       setTimeout(() => reject(new Error(`The ${this.noun} has not been applied yet. Send again in a moment.`)), WAIT_MS);
     });
-    return Promise.race([this.#wish.done, late]);
+    return Promise.race([this.#choice.done, late]);
   }
 }
