@@ -3,7 +3,7 @@ import "./fakes.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { conversationUrl, parseLocation } from "../../app/ui/shared/address.js";
+import { conversationUrl, parseLocation } from "../../app/ui/pages/chat/address.js";
 
 test("an address leads back to its conversation and message", () => {
   for (const [id, at] of [["a", null], ["a", "m"], ["a&c=b", "m #?"]]) {

@@ -12,7 +12,7 @@ import { OpenConversation } from "../../app/ui/pages/chat/open_conversation.js";
 import { TurnEvents } from "../../app/ui/pages/chat/turn_events.js";
 import { Turns } from "../../app/ui/pages/chat/turns.js";
 import { api } from "../../app/ui/shared/api.js";
-import { CrossTab } from "../../app/ui/shared/cross_tab.js";
+import { CrossTab } from "../../app/ui/pages/chat/cross_tab.js";
 
 const error = (status, code, message) => [status, { error: { code, message } }];
 const NOT_FOUND = error(404, "not_found", "There is no such conversation.");

@@ -3,7 +3,7 @@ import { FakeChannels, FakeEventSource, FakeLocks, fakeFetch, pass, settle } fro
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
 
-import { CrossTab } from "../../app/ui/shared/cross_tab.js";
+import { CrossTab } from "../../app/ui/pages/chat/cross_tab.js";
 import { codePoints, TurnEvents } from "../../app/ui/pages/chat/turn_events.js";
 
 const LINGER_MS = 60_000;

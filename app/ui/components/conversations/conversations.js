@@ -1,10 +1,10 @@
 // The conversation list: date groups, tags, archive and search. Shows what it is given, and raises events.
 
 import { Component } from "../../shared/component.js";
-import { askTags, confirmDeletion } from "../../shared/dialogs.js";
 import { debounce, make, replaceChildren } from "../../shared/dom.js";
 import { openMenu } from "../../shared/menu.js";
 import { conversationRow, pageUrl } from "./conversation_row.js";
+import { askTags, confirmDeletion } from "./dialogs.js";
 import { isListed, linesOf, NO_FILTER, tagsOf } from "./listing.js";
 import { Redraws } from "./redraws.js";
 

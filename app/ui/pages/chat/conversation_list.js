@@ -1,7 +1,7 @@
 // Fills the conversation list from the JSON API, and does what users do in it.
 
-import { conversationUrl } from "../../shared/address.js";
 import { ApiError, api } from "../../shared/api.js";
+import { conversationUrl } from "./address.js";
 import { ListState } from "./list_state.js";
 import { download, importOutcome } from "./transfer.js";
 

@@ -5,9 +5,9 @@ import { announce } from "../../shared/dom.js";
 
 /** @import { Composer } from "../../components/composer/composer.js" */
 /** @import { Deletion } from "../../shared/api_types.js" */
-/** @import { CrossTab } from "../../shared/cross_tab.js" */
-/** @import { Toast } from "../../shared/toast.js" */
+/** @import { CrossTab } from "./cross_tab.js" */
 /** @import { OpenConversation } from "./open_conversation.js" */
+/** @import { Toast } from "./toast.js" */
 
 /**
  * @typedef {object} CommandsHost

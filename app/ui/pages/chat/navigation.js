@@ -1,8 +1,8 @@
 // Which conversation is open: the address, the title, the list, the settings and the draft follow it, also when another
 // tab changes or deletes it.
 
-import { conversationUrl, parseLocation } from "../../shared/address.js";
 import { api } from "../../shared/api.js";
+import { conversationUrl, parseLocation } from "./address.js";
 
 /** @import { Welcome } from "../../components/chat/welcome.js" */
 /** @import { Composer } from "../../components/composer/composer.js" */
@@ -10,8 +10,8 @@ import { api } from "../../shared/api.js";
 /** @import { Header } from "../../components/header/header.js" */
 /** @import { Settings } from "../../components/settings/settings.js" */
 /** @import { ConversationView } from "../../shared/api_types.js" */
-/** @import { CrossTab } from "../../shared/cross_tab.js" */
 /** @import { ConversationList } from "./conversation_list.js" */
+/** @import { CrossTab } from "./cross_tab.js" */
 /** @import { OpenConversation } from "./open_conversation.js" */
 /** @import { Panels } from "./panels.js" */
 

@@ -2,7 +2,7 @@
 
 import { ApiError, api } from "../../shared/api.js";
 import { announce } from "../../shared/dom.js";
-import { crossTab } from "../../shared/cross_tab.js";
+import { crossTab } from "./cross_tab.js";
 import { replyListener } from "./reply_listener.js";
 import { Retries } from "./retries.js";
 import { codePoints, turnEvents } from "./turn_events.js";
@@ -49,7 +49,7 @@ export class OpenConversation {
    * @param {Host} page
    * @param {import("../../components/chat/chat.js").Chat} chat
    * @param {object} tab  what connects this tab with the others
-   * @param {import("../../shared/cross_tab.js").CrossTab} tab.crossTab
+   * @param {import("./cross_tab.js").CrossTab} tab.crossTab
    * @param {import("./turn_events.js").TurnEvents} tab.turnEvents
    */
   constructor(page, chat, tab = { crossTab, turnEvents }) {

@@ -2,18 +2,18 @@
 
 import { ApiError, api } from "../../shared/api.js";
 import { beforeServerListeners, register, whenMounted } from "../../shared/component.js";
-import { crossTab } from "../../shared/cross_tab.js";
 import { byId, debounce, waitForElement } from "../../shared/dom.js";
-import { Toast } from "../../shared/toast.js";
 import { Settings, waitForSettings } from "../../components/settings/settings.js";
 import { setUpAccountMenu } from "./account_menu.js";
 import { ConversationList } from "./conversation_list.js";
+import { crossTab } from "./cross_tab.js";
 import { MessageCommands } from "./message_commands.js";
 import { Navigation } from "./navigation.js";
 import { OpenConversation } from "./open_conversation.js";
 import { CurrentOptions, introduction, loadOptions, retentionNote } from "./options.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
+import { Toast } from "./toast.js";
 import { Turns } from "./turns.js";
 
 /** @import { Chat } from "../../components/chat/chat.js" */

@@ -5,7 +5,7 @@
 // next message comes through it without another request.
 
 import { api, randomId } from "../../shared/api.js";
-import { crossTab } from "../../shared/cross_tab.js";
+import { crossTab } from "./cross_tab.js";
 
 /** @import { TurnEnd, TurnNotice, TurnProgress, TurnText } from "../../shared/api_types.js" */
 
@@ -154,7 +154,7 @@ export class TurnEvents {
   #earlyEvents = new Map();
 
   /**
-   * @param {import("../../shared/cross_tab.js").CrossTab} crossTab
+   * @param {import("./cross_tab.js").CrossTab} crossTab
    * @param {LockManager | undefined} locks
    */
   constructor(crossTab, locks) {

@@ -1,6 +1,6 @@
-// Modal dialogs. Each function resolves to the user's answer.
+// Modal dialogs about a conversation. Each function resolves to the user's answer.
 
-import { make } from "./dom.js";
+import { make } from "../../shared/dom.js";
 
 /**
  * Resolves to the dialog's return value: "yes" when confirmed, "no" or "" when cancelled.

@@ -1,6 +1,6 @@
 // A short notification above the message box, with an optional action button.
 
-import { make } from "./dom.js";
+import { make } from "../../shared/dom.js";
 
 const SHOWN_MS = 20_000;
 
