@@ -14,6 +14,12 @@ export class ApiError extends Error {
   }
 }
 
+/** The error in words for a user: an ApiError's own, or that the page itself is at fault. @param {unknown} error */
+export function errorMessage(error) {
+  if (error instanceof ApiError) return error.message;
+  return `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
+}
+
 // Not crypto.randomUUID: browsers offer it only in secure contexts (HTTPS or localhost).
 export const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
 
@@ -129,8 +135,8 @@ export const api = {
   showMessage: (id) => request("POST", messagePath(id, "show"), {}),
   /** @param {string} id @returns {Promise<Types.ConversationRef>} */
   branch: (id) => request("POST", messagePath(id, "branch"), {}),
-  /** @param {string} id @param {Types.GivenFeedback} opinion @returns {Promise<Types.FeedbackView>} */
-  rate: (id, opinion) => request("PUT", messagePath(id, "feedback"), opinion),
+  /** @param {string} id @param {Types.GivenFeedback} feedback @returns {Promise<Types.FeedbackView>} */
+  rate: (id, feedback) => request("PUT", messagePath(id, "feedback"), feedback),
   /** @param {string} id */
   unrate: (id) => request("DELETE", messagePath(id, "feedback")),
   /** @returns {Promise<Types.CannedReply[]>} */

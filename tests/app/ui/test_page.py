@@ -13,5 +13,5 @@ def test_all_modules_of_the_page_are_known() -> None:
     }
     unreached = there - set(find_modules(*ENTRIES))
     patches = {"shared/gradio_clock.js", "shared/gradio_requests.js"}
-    elsewhere = {*patches, "shared/formats.js", "shared/vendor/uplot.esm.js"}
+    elsewhere = {*patches, "shared/vendor/uplot.esm.js"}
     assert unreached == elsewhere, "one is not reached, or not seen to be"

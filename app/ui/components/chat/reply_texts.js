@@ -1,14 +1,12 @@
 // The texts about a reply: how it ended, its statistics, what the model did not get.
 
+import { count, plural } from "../../shared/formats.js";
+
 /** @typedef {import("./types.js").MessageStats} MessageStats */
 
 /** @type {Record<string, string>} */
 const ENDINGS = { stop: "ended by itself", stop_string: "reached a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "timed out" };
 const ENDED = new Set(["stop", "stop_string"]); // finish reasons that leave nothing to continue
-
-const number = new Intl.NumberFormat("en");
-/** @param {number} count @param {string} word */
-const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
 
 /** @param {MessageStats} stats @param {number | null} contextLength */
 export function whyEnded(stats, contextLength) {
@@ -35,7 +33,7 @@ export function statsLine(stats, contextLength) {
   if (speed !== undefined && speed > 0) parts.push(`${speed.toFixed(1)} tokens/s`);
   const read = plural(stats.prompt_tokens, "prompt token");
   // Not every model server reports its cached tokens.
-  parts.push(cached === null || cached === undefined ? read : `${number.format(cached)} of ${read} cached`);
+  parts.push(cached === null || cached === undefined ? read : `${count(cached)} of ${read} cached`);
   parts.push(whyEnded(stats, contextLength));
   return parts.filter((part) => part !== "").join(" · ");
 }
@@ -62,10 +60,10 @@ export function endingNote(status, error, empty) {
  * What the model did not get; empty if it got every message.
  * @param {Partial<import("./types.js").Message>} message
  */
-export function leftOutLine({ omitted_messages: count = 0, context_length: contextLength, has_system_prompt: prompted }) {
-  if (count === 0) return "";
-  const [messages, fit, were] = count === 1 ? ["message", "fits", "was"] : ["messages", "fit", "were"];
-  const context = contextLength ? `the model's ${number.format(contextLength)} tokens` : "the model's context";
+export function leftOutLine({ omitted_messages: omitted = 0, context_length: contextLength, has_system_prompt: prompted }) {
+  if (omitted === 0) return "";
+  const [messages, fit, were] = omitted === 1 ? ["message", "fits", "was"] : ["messages", "fit", "were"];
+  const context = contextLength ? `the model's ${count(contextLength)} tokens` : "the model's context";
   const kept = prompted ? "; the system prompt was kept" : "";
-  return `${number.format(count)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
+  return `${count(omitted)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
 }

@@ -1,9 +1,9 @@
 // The account page: display name, password, storage, sessions and API keys.
 
-import { request, signOut } from "../../shared/api.js";
+import { errorMessage, request, signOut } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
 import { clientName, keyText, sessionText, storageText, usedText } from "./account_text.js";
-import { onSubmit, errorMessage } from "./forms.js";
+import { onSubmit } from "./forms.js";
 
 /** @import { CreatedKey, KeyView, SessionView, Storage } from "../../shared/api_types.js" */
 

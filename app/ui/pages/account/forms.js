@@ -1,12 +1,6 @@
-// Form handling shared by the static pages.
+// Forms of the sign-in and account pages.
 
-import { ApiError } from "../../shared/api.js";
-
-/** @param {unknown} error */
-export const errorMessage = (error) => {
-  if (error instanceof ApiError) return error.message;
-  return `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
-};
+import { errorMessage } from "../../shared/api.js";
 
 /**
  * Runs `work` on submit, once at a time, and shows an error in `problem`. Enables the submit button, which may be

@@ -1,9 +1,9 @@
 // The page behind a setup, invitation or password reset link.
 
-import { request } from "../../shared/api.js";
+import { errorMessage, request } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
 import { linkToken } from "./address.js";
-import { onSubmit, errorMessage } from "./forms.js";
+import { onSubmit } from "./forms.js";
 
 /** @import { Link } from "../../shared/api_types.js" */
 

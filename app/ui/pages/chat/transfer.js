@@ -2,6 +2,7 @@
 
 import { api } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
+import { plural } from "../../shared/formats.js";
 
 /**
  * Downloads one conversation, or all of them with `id` null. The server chooses the file name.
@@ -15,18 +16,13 @@ export function download(id, format) {
   link.remove();
 }
 
-const number = new Intl.NumberFormat("en");
-
-/** @param {number} count */
-const conversations = (count) => `${number.format(count)} conversation${count === 1 ? "" : "s"}`;
-
 /**
  * What came of an import, as a sentence.
  * @param {{ imported: number, already_there: number }} counts
  */
 export function importOutcome({ imported, already_there: there }) {
-  const known = `${conversations(there)} ${there === 1 ? "was" : "were"} already here`;
+  const known = `${plural(there, "conversation")} ${there === 1 ? "was" : "were"} already here`;
   if (imported === 0 && there > 0) return `Nothing new: ${known}.`;
   const rest = there > 0 ? `; ${known}` : "";
-  return `${conversations(imported)} imported${rest}.`;
+  return `${plural(imported, "conversation")} imported${rest}.`;
 }

@@ -1,6 +1,6 @@
 // The desk page, for admins and viewers. Shows one section at a time, named in the URL (/desk#usage).
 
-import { ApiError, request } from "../../shared/api.js";
+import { errorMessage, request } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
 
 /** @import { Viewer } from "../../shared/api_types.js" */
@@ -33,8 +33,7 @@ export function announce(text) {
 
 /** An element that shows an error where it happened. @param {unknown} error */
 export function problem(error) {
-  const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
-  return make("p", { class: "dm-alert", role: "alert" }, text);
+  return make("p", { class: "dm-alert", role: "alert" }, errorMessage(error));
 }
 
 class Desk {
