@@ -66,7 +66,7 @@ class Settings:
         # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
         show = gr.Button("Show settings", elem_classes="dm-show-settings", visible="hidden")
         # Hidden: brings the script what the listener has found. Its template has no ${value}, so no prompt is rendered.
-        found = gr.HTML(html_template="", elem_classes="dm-found-prompt", js_on_load=None, visible="hidden")
+        found = gr.HTML(html_template="", js_on_load=None, visible="hidden")
 
         names = list(self.controls)
         components = list(self.controls.values())
@@ -147,7 +147,7 @@ def _controls() -> dict[str, Component]:
         ),
         **_parameter_controls(is_advanced=False),
     }
-    gr.HTML(_ADVANCED, elem_classes="dm-advanced-head", apply_default_css=False, js_on_load=None)
+    gr.HTML(_ADVANCED, apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
     with gr.Column(elem_classes="dm-advanced", min_width=0):
         return controls | _parameter_controls(is_advanced=True)

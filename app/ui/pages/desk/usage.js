@@ -65,7 +65,7 @@ function table(days) {
 
 /** @param {HTMLElement} place */
 function show(place) {
-  const shown = make("div", { class: "dk-usage-shown" });
+  const shown = make("div");
   const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
   const plots = new Plots();
   const runLatest = latest();
