@@ -26,7 +26,7 @@ export class Chat extends Component {
         branch: (id) => this.#emit("branch", id),
         remove: (id) => this.#emit("delete", id),
         show: (id, step, shown) => this.#emit("version", shown, { id, step }),
-        rate: (id, opinion) => this.#emit(opinion ? "rate" : "unrate", id, opinion ?? {}),
+        rate: (id, feedback) => this.#emit(feedback ? "rate" : "unrate", id, feedback ?? {}),
         draftKey: (id) => (this.props.keep_edits && this.#placeOf(id).id !== null ? `deskmate.edit.${id}` : null),
         onError: (error) => this.emit("error", error),
       },

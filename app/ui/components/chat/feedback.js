@@ -2,9 +2,9 @@
 
 import { debounce, icon, make } from "../../shared/dom.js";
 
-/** @typedef {import("./types.js").Opinion} Opinion */
+/** @typedef {import("./types.js").MessageFeedback} MessageFeedback */
 
-/** @type {Record<Opinion["rating"], Record<string, string>>} */
+/** @type {Record<MessageFeedback["rating"], Record<string, string>>} */
 const REASONS = {
   up: { correct: "Correct", helpful: "Helpful", clear: "Easy to follow" },
   down: {
@@ -18,17 +18,17 @@ const REASONS = {
 };
 const MAX_COMMENT = 2000;
 
-/** @param {Opinion["rating"]} rating @param {string} reason */
+/** @param {MessageFeedback["rating"]} rating @param {string} reason */
 export const reasonName = (rating, reason) => REASONS[rating][reason] ?? reason;
 
-/** @param {Partial<Opinion> | null | undefined} feedback @returns {Opinion | null} */
-const asOpinion = (feedback) =>
+/** @param {Partial<MessageFeedback> | null | undefined} feedback @returns {MessageFeedback | null} */
+const withEveryField = (feedback) =>
   feedback?.rating ? { rating: feedback.rating, reasons: feedback.reasons ?? [], comment: feedback.comment ?? "" } : null;
 
 export class Feedback {
-  /** @type {Opinion | null} the feedback that is saved */
+  /** @type {MessageFeedback | null} the feedback that is saved */
   #saved;
-  /** @type {Opinion | null} the feedback on the page */
+  /** @type {MessageFeedback | null} the feedback on the page */
   #shown;
   #saving = false;
   #keepComment = () => {}; // saves the comment as typed so far
@@ -42,7 +42,7 @@ export class Feedback {
   constructor({ id, feedback }, actions) {
     this.id = id;
     this.actions = actions;
-    this.#saved = this.#shown = asOpinion(feedback);
+    this.#saved = this.#shown = withEveryField(feedback);
     this.note = make("span", { class: "dm-feedback-note", role: "status" });
     this.up = this.#thumb("up", "Good reply");
     this.down = this.#thumb("down", "Bad reply");
@@ -52,16 +52,16 @@ export class Feedback {
     this.#draw();
   }
 
-  /** Shows feedback that was changed elsewhere. @param {Partial<Opinion> | null | undefined} feedback */
+  /** Shows feedback that was changed elsewhere. @param {Partial<MessageFeedback> | null | undefined} feedback */
   show(feedback) {
-    const opinion = asOpinion(feedback);
-    if (this.#saving || this.#isWriting || JSON.stringify(opinion) === JSON.stringify(this.#shown)) return;
-    this.#saved = this.#shown = opinion;
+    const changed = withEveryField(feedback);
+    if (this.#saving || this.#isWriting || JSON.stringify(changed) === JSON.stringify(this.#shown)) return;
+    this.#saved = this.#shown = changed;
     this.details.hidden = true;
     this.#draw();
   }
 
-  /** @param {Opinion["rating"]} rating @param {string} label */
+  /** @param {MessageFeedback["rating"]} rating @param {string} label */
   #thumb(rating, label) {
     return make(
       "button",
@@ -76,7 +76,7 @@ export class Feedback {
     );
   }
 
-  /** @param {Opinion["rating"]} rating */
+  /** @param {MessageFeedback["rating"]} rating */
   #rate(rating) {
     this.#keepComment();
     if (this.#shown?.rating === rating) {
@@ -114,7 +114,7 @@ export class Feedback {
       button.append(name);
       return button;
     };
-    const box = make("textarea", { class: "dm-input dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
+    const box = make("textarea", { class: "dm-input", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
     box.value = comment;
     this.#keepComment = () => {
       if (!this.#isWriting) return;
@@ -149,9 +149,9 @@ export class Feedback {
     this.#draw();
   }
 
-  /** Shows new feedback and saves it; null removes it. @param {Opinion | null} opinion */
-  #give(opinion) {
-    this.#shown = opinion;
+  /** Shows new feedback and saves it; null removes it. @param {MessageFeedback | null} feedback */
+  #give(feedback) {
+    this.#shown = feedback;
     this.#draw();
     this.#save();
   }

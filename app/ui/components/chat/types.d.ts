@@ -10,7 +10,7 @@ export interface MessageStats {
 }
 
 /** Feedback on a reply. */
-export interface Opinion {
+export interface MessageFeedback {
   rating: "up" | "down";
   reasons: string[];
   comment: string;
@@ -26,7 +26,7 @@ export interface Message {
   error?: string | null;
   stats?: MessageStats | null;
   siblings?: string[];
-  feedback?: Partial<Opinion> | null;
+  feedback?: Partial<MessageFeedback> | null;
   omitted_messages?: number;
   context_length?: number | null;
   has_system_prompt?: boolean;
@@ -47,7 +47,7 @@ export interface Actions {
   branch(id: string): unknown;
   remove(id: string): unknown;
   show(id: string, step: string, shown: string): unknown; // shows version `id` in place of `shown`
-  rate(id: string, opinion: Opinion | null): unknown; // rejects if it could not be saved; null: no opinion
+  rate(id: string, feedback: MessageFeedback | null): unknown; // rejects if it could not be saved; null: there is none
   draftKey(id: string): string | null; // where an unsent edit is kept; null: nowhere
   onError(error: unknown): unknown;
 }

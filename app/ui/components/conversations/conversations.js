@@ -51,7 +51,7 @@ export class Conversations extends Component {
     /** @type {HTMLInputElement} */
     this.picker = this.find(".dm-import-file");
     this.redraws = new Redraws(
-      () => this.#hands(),
+      () => this.#interaction(),
       (/** @type {List} */ list, heldId) => this.#draw(list, heldId),
     );
     // Infinite scrolling.
@@ -216,8 +216,8 @@ export class Conversations extends Component {
     return make("button", { type: "button", class: "dm-chip", "data-tag": tag, onclick: choose }, `#${tag}`);
   }
 
-  /** @returns {import("./redraws.js").Hands} */
-  #hands() {
+  /** @returns {import("./redraws.js").Interaction} */
+  #interaction() {
     const held = this.list.querySelector('[aria-expanded="true"]');
     return {
       isEditing: this.list.querySelector("input") !== null,
@@ -231,7 +231,7 @@ export class Conversations extends Component {
     if (!this.redraws.isPending) return;
     setTimeout(() => {
       this.redraws.release();
-      if (this.#hands().isPressing) this.#releaseSoon();
+      if (this.#interaction().isPressing) this.#releaseSoon();
     }, CLICK_DELAY_MS);
   }
 
@@ -336,7 +336,7 @@ export class Conversations extends Component {
    * @param {Summary} summary
    */
   #rename(row, summary) {
-    const input = /** @type {HTMLInputElement} */ (make("input", { class: "dm-input dm-row-input", "aria-label": "New title", maxlength: "200" }));
+    const input = /** @type {HTMLInputElement} */ (make("input", { class: "dm-input", "aria-label": "New title", maxlength: "200" }));
     input.value = summary.title;
     const before = [...row.childNodes];
     row.replaceChildren(input);

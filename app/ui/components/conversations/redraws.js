@@ -1,8 +1,8 @@
-// When the list may be drawn anew: not under the user's hands.
+// When the list may be drawn anew: not while the user presses or edits what is there.
 
 /**
  * What the user is doing in the list.
- * @typedef {object} Hands
+ * @typedef {object} Interaction
  * @property {boolean} isEditing  writes a title; drawing would take the field away
  * @property {boolean} isPressing  presses an element; removing it would swallow its click
  * @property {string | null} heldId  the conversation whose menu is open, or null; its row has to stay
@@ -17,7 +17,7 @@ export class Redraws {
   #pending = null;
 
   /**
-   * @param {() => Hands} look
+   * @param {() => Interaction} look
    * @param {(list: List, heldId: string | null) => boolean} draw  draws all rows but that of `heldId`, which stays as
    *   it is; returns whether there was such a row
    */

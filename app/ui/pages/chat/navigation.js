@@ -53,7 +53,7 @@ export class Navigation {
     crossTab.on("conversation-changed", ({ id, title }) => {
       this.refreshList();
       if (id !== this.chat.conversationId) return;
-      if (title) this.#entitle(title);
+      if (title) this.#setTitle(title);
       else this.chat.reopen();
     });
     crossTab.on("conversation-deleted", ({ id }) => {
@@ -96,7 +96,7 @@ export class Navigation {
     this.header.markTemporary(Boolean(conversation?.temporary));
     if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
-    this.#entitle(conversation?.title ?? NEW_CHAT);
+    this.#setTitle(conversation?.title ?? NEW_CHAT);
     if (again) return; // a reload: the user may be typing or changing settings
     this.settings.open(conversation?.id ?? null, conversation?.settings, requestedAt);
     this.composer.useDraft(conversation?.id ?? null);
@@ -114,7 +114,7 @@ export class Navigation {
   onCreated(id, temporary) {
     history.pushState(null, "", conversationUrl(id));
     this.welcome.hide();
-    if (temporary) this.#entitle("Temporary chat");
+    if (temporary) this.#setTitle("Temporary chat");
     this.header.markTemporary(temporary);
     this.conversations.markCurrent(id);
   }
@@ -125,13 +125,13 @@ export class Navigation {
   onListed(items) {
     const open = items.find((item) => item.id === this.chat.conversationId);
     if (!open) return;
-    if (open.title !== this.#title) this.#entitle(open.title);
+    if (open.title !== this.#title) this.#setTitle(open.title);
     if (open.unread && !open.streaming && document.visibilityState === "visible") this.#markRead(open.id);
   }
 
   /** @param {string} id @param {string} title */
   onRenamed(id, title) {
-    if (id === this.chat.conversationId) this.#entitle(title);
+    if (id === this.chat.conversationId) this.#setTitle(title);
     this.crossTab.broadcast("conversation-changed", { id, title });
   }
 
@@ -154,7 +154,7 @@ export class Navigation {
   }
 
   /** @param {string} title */
-  #entitle(title) {
+  #setTitle(title) {
     this.#title = title;
     this.header.setTitle(title);
     document.title = `${title} · Deskmate`;

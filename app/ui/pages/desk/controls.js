@@ -35,7 +35,7 @@ export class DayRange {
     this.last = make("input", { type: "date", max: today });
     const kept = (storage.read("sessionStorage", "deskmate.desk.days") ?? "").split(" ");
     if (kept.length === 2) [this.first.value, this.last.value] = kept;
-    if (!this.first.value || !this.last.value) this.#lately(30);
+    if (!this.first.value || !this.last.value) this.#setRecent(30);
     const tell = () => {
       if (!this.first.value || !this.last.value) return; // a date is being typed
       storage.write("sessionStorage", "deskmate.desk.days", `${this.first.value} ${this.last.value}`);
@@ -46,7 +46,7 @@ export class DayRange {
     /** @param {number} days */
     const preset = (days) =>
       button(`${days} days`, () => {
-        this.#lately(days);
+        this.#setRecent(days);
         tell();
       });
     this.element = make(
@@ -63,7 +63,7 @@ export class DayRange {
   }
 
   /** @param {number} days */
-  #lately(days) {
+  #setRecent(days) {
     const { first, last } = lastDays(days);
     this.first.value = first;
     this.last.value = last;

@@ -52,7 +52,7 @@ async function show(place, viewer) {
     });
 
   /** @param {string} link @param {string} sentence */
-  function handOn(link, sentence) {
+  function showLink(link, sentence) {
     lastDetailsRequest++;
     const shown = make("input", { class: "dm-input", readonly: true, "aria-label": "The link" });
     shown.value = link;
@@ -91,7 +91,7 @@ async function show(place, viewer) {
       () =>
         act(async () => {
           const { link } = await request("POST", `${path(person)}/reset-link`, {});
-          handOn(link, `Give this link to ${name}. They can use it once within a day to set a new password. It won't be shown again.`);
+          showLink(link, `Give this link to ${name}. They can use it once within a day to set a new password. It won't be shown again.`);
         }),
       { kind: "dm-small", "aria-label": `Reset link for ${name}` },
     );
@@ -213,7 +213,7 @@ async function show(place, viewer) {
     act(async () => {
       const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: noteText || null });
       if (note.value === noteText) note.value = ""; // otherwise the next note is being typed
-      handOn(link, `Give this link to the new user. Until ${moment(ends)}, it can create one account. It won't be shown again.`);
+      showLink(link, `Give this link to the new user. Until ${moment(ends)}, it can create one account. It won't be shown again.`);
       await load();
     }).finally(() => {
       send.disabled = false;
