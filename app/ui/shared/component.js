@@ -132,7 +132,10 @@ export const register = (name, script) => registered.set(name, script);
  * @param {unknown[]} values
  * @returns {Promise<any>}
  */
-export const call = async (name, method, ...values) => (registered.get(name) ?? (await mounted.get(name)))?.[method]?.(...values);
+export async function call(name, method, ...values) {
+  const script = registered.get(name) ?? (await mounted.get(name));
+  return script?.[method](...values);
+}
 
 /**
  * Sets what is awaited before a listener in Python runs. It should reject if the server cannot be reached: an event that
