@@ -158,6 +158,7 @@ export class FakeServer {
     if (action === "branch") return [200, { conversation_id: this.add(`${conversation.id}-branch`, conversation.messages.slice(0, at + 1).map(({ content }) => content)).id }];
     const removed = conversation.messages.splice(at);
     if (action === "delete") return [200, { ...ref, deletion_id: "d", messages: removed.length }];
+    conversation.asked = body;
     return [200, this.#reply(conversation, { text: body.text, request_id: body.request_id })];
   }
 }
@@ -276,8 +277,9 @@ class FakeComposer {
     this.calls.push(`deleteDraft ${id}`);
   }
 
-  takeFocus() {
+  takeFocus(before) {
     this.calls.push("takeFocus");
+    this.focusBefore = before;
   }
 }
 
@@ -316,7 +318,7 @@ export function openTab({ channels, locks }) {
   const messages = new FakeMessages();
   const handlers = {};
   const composer = new FakeComposer();
-  const tab = { messages, composer, handlers, title: "", mark: false, replying: false, connected: true, listed: 0, errors: [], marked: [], toasts: [] };
+  const tab = { messages, composer, handlers, title: "", mark: false, overlays: 0, replying: false, connected: true, listed: 0, errors: [], marked: [], toasts: [] };
   const welcome = { temporary: false, shown: null, show: (how) => (welcome.shown = how), hide: () => (welcome.shown = null) };
   const stored = {};
   const state = new SettingsState({
@@ -361,7 +363,7 @@ export function openTab({ channels, locks }) {
     welcome,
     crossTab,
     navigation: new Navigation(
-      { ...parts, conversations: { markCurrent: (id) => tab.marked.push(id) }, panels: { closeOverlays() {} } },
+      { ...parts, conversations: { markCurrent: (id) => tab.marked.push(id) }, panels: { closeOverlays: () => tab.overlays++ } },
       { refreshList },
     ),
     turns: new Turns(parts, { onCreated: (id, temporary) => tab.navigation.onCreated(id, temporary), refreshList, reportError }),

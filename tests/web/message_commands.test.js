@@ -4,6 +4,11 @@ import { settle } from "./fakes.js";
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 
+import { announce, prepareAnnouncements } from "../../app/ui/shared/dom.js";
+
+/** What was announced last. */
+const announced = () => prepareAnnouncements().textContent;
+
 let browser;
 let server;
 let tab;
@@ -29,6 +34,7 @@ test("a message is deleted with what follows, in all tabs, and comes back", asyn
   server.get("a").messages = messages;
   await action();
   await settle();
+  assert.equal(announced(), "The messages were restored.");
   assert.ok(server.requests.includes("POST /api/deletions/d/undo"));
   assert.deepEqual([tab, other].map((each) => each.messages.texts.length), [4, 4]);
 });
@@ -49,18 +55,32 @@ test("a deletion or its undoing that fails says why, and changes nothing", async
   assert.equal(tab.composer.error, "A reply is being written.");
   assert.deepEqual([tab.messages.texts.length, tab.toasts], [4, []]);
   await tab.commands.delete("a2");
+  announce("");
   server.answer("/undo", [404, { error: { code: "not_found", message: "It is too late to undo this." } }]);
   await tab.toasts.at(-1).action();
   assert.equal(tab.composer.error, "It is too late to undo this.");
+  assert.equal(announced(), "");
+});
+
+test("no message is deleted while a reply is written", async () => {
+  await tab.send("three");
+  await tab.commands.delete("a2");
+  assert.match(tab.composer.error, /still being written/);
+  assert.ok(!server.requests.some((line) => line.startsWith("DELETE")));
 });
 
 test("a branch is opened; one that cannot be made leaves the conversation open", async () => {
+  const { listed } = tab;
   await tab.commands.branch("a1");
+  assert.equal(announced(), "You are in a new conversation now.");
+  assert.ok(tab.listed > listed, "the list shows it");
   assert.deepEqual([tab.chat.conversationId, tab.messages.texts], ["a-branch", ["one", "first"]]);
   assert.equal(location.search, "?c=a-branch");
   await tab.open("b");
+  announce("");
   server.answer("/branch", undefined);
   await tab.commands.branch("b1");
+  assert.equal(announced(), "");
   assert.match(tab.composer.error, /cannot be reached/);
   assert.equal(tab.chat.conversationId, "b");
 });

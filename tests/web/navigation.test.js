@@ -37,6 +37,14 @@ test("opening a conversation goes into the address, the title, the list and the 
   assert.deepEqual([address(), tab.title, tab.marked.at(-1)], ["/", "New chat", null]);
 });
 
+test("opening a conversation closes the panels over the chat; the focus goes to the box, unless the user did not open it", async () => {
+  document.activeElement = { name: "the row in the list" };
+  await tab.open("a");
+  assert.deepEqual([tab.overlays, tab.composer.focusBefore], [1, document.activeElement]);
+  tab.navigation.onConversationMissing();
+  assert.equal(tab.composer.focusBefore, null);
+});
+
 test("an unknown conversation is said to be missing, and a new chat is shown", async () => {
   await tab.open("unknown");
   assert.match(tab.composer.error, /does not exist/);

@@ -114,6 +114,32 @@ test("another reply that the server refuses leaves what is shown, and says why",
   assert.equal(tab.messages.texts.length, 4);
 });
 
+test("another reply carries the settings that are not saved yet, which are then saved with it", async () => {
+  await tab.open("a");
+  tab.settings.change(seed(4));
+  const { listed } = tab;
+  tab.composer.error = "an earlier error";
+  const asked = await tab.handlers.regenerate({ id: "a1" });
+  assert.deepEqual([asked, tab.composer.error, tab.composer.calls.at(-1)], [true, "", "takeFocus"]);
+  assert.deepEqual(server.get("a").asked.settings, seed(4));
+  assert.ok(tab.listed > listed, "the list shows it");
+  await pass(400);
+  assert.equal(saves(), 0);
+});
+
+test("no other reply is asked for while one is written, or while a choice made before has failed", async () => {
+  await tab.open("a");
+  tab.pendingChoice = () => Promise.reject(new Error("The server did not answer."));
+  assert.equal(await tab.handlers.regenerate({ id: "a1" }), false);
+  assert.equal(tab.composer.error, "The server did not answer.");
+  tab.pendingChoice = null;
+  await tab.send("a question");
+  const requests = server.requests.length;
+  assert.equal(await tab.handlers.edit({ id: "a0", text: "another" }), false);
+  assert.match(tab.composer.error, /still being written/);
+  assert.deepEqual([server.requests.length, server.get("a").asked], [requests, undefined]);
+});
+
 test("a choice that was made just before goes with the message", async () => {
   await tab.open("a");
   let apply;
