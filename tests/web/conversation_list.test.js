@@ -108,6 +108,9 @@ test("pins, tags and the archive are changes of the conversation", async () => {
   await does("tag", { id: "a", tags: ["work"] });
   assert.deepEqual(requests.filter(({ method }) => method === "PATCH").map(({ body }) => body), ['{"pinned":true}', '{"archived":true}', '{"tags":["work"]}']);
   assert.equal(listings(), 3);
+  answers["PATCH /api/conversations/a"] = [503, { error: { code: "unavailable", message: "Try again." } }];
+  await does("pin", { id: "a", pinned: false });
+  assert.deepEqual([told.onError.map(([error]) => error.message), listings()], [["Try again."], 4], "the list shows what holds");
 });
 
 test("an import says what came of it; one that fails leaves no status", async () => {

@@ -124,6 +124,34 @@ test("the refusal of a server that is ready at the next look stays on the page",
   assert.equal(alert.textContent, LOADING.message);
 });
 
+test("the error about the model goes once the server has been seen not ready, and is ready again", async () => {
+  const page = openPage();
+  page.readiness.recordFailure(LOADING);
+  alert.textContent = LOADING.message;
+  server = [503, { error: { code: "engine_unavailable", message: "Loading." } }];
+  await pass(1000);
+  assert.equal(alert.textContent, LOADING.message);
+  server = {};
+  await pass(2000);
+  assert.equal(alert.textContent, "");
+});
+
+test("an outage that is over leaves nothing to the next one", async () => {
+  const page = openPage();
+  server = undefined;
+  await page.readiness.check();
+  await pass(3000);
+  server = {};
+  await pass(4000);
+  assert.equal(page.states.at(-1), "ready");
+  page.readiness.recordFailure(LOADING);
+  alert.textContent = LOADING.message;
+  const before = requests.length;
+  await pass(1000);
+  assert.equal(requests.length, before + 1, "the first pause is short again");
+  assert.equal(alert.textContent, LOADING.message);
+});
+
 test("a failure that is not about the server starts no polling", async () => {
   const page = openPage();
   page.readiness.recordFailure(new ApiError("Too long.", 422, "invalid_input"));
