@@ -32,6 +32,11 @@ test("only a last reply without text and status is waited for", () => {
   assert.deepEqual(statuses({ role: "user", content: "" }), ["complete"]);
 });
 
+test("a message without a status may still grow", () => {
+  const growing = readValue([reply, { ...reply, status: "complete" }]).messages.map(({ mayGrow }) => mayGrow);
+  assert.deepEqual(growing, [true, undefined]);
+});
+
 test("a growing last reply is updated, the messages before it stay", () => {
   assert.deepEqual(changes([user, { ...reply, content: "" }], [user, { ...reply, content: "He" }]), ["same", "update"]);
   assert.deepEqual(changes([user, reply], [user, { ...reply, content: "Hello you" }]), ["same", "update"]);

@@ -34,7 +34,7 @@ test("new text alone does not stop it", () => {
 
 test("content that became shorter does not stop it", () => {
   const following = atTheEnd(500);
-  following.look({ top: 450, fromEnd: 0 });
+  following.look({ top: 450, fromEnd: 0.5 }); // sizes on a scaled screen are no whole numbers
   assert.equal(following.on, true);
 });
 
@@ -45,6 +45,14 @@ test("the end starts it again, close to it is enough", () => {
   assert.equal(following.on, false);
   following.look({ top: 480, fromEnd: 20 });
   assert.equal(following.on, true);
+});
+
+test("the program decides whether to follow from where it scrolled to, at first it does", () => {
+  const following = new Following();
+  assert.equal(following.on, true);
+  following.put({ top: 100 }, false);
+  following.look({ top: 100, fromEnd: 0 });
+  assert.equal(following.on, false);
 });
 
 test("where the program scrolled to is no movement of the user's", () => {

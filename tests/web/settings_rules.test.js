@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
-import { mock, test } from "node:test";
+import { test } from "node:test";
 
-import { PendingChoice } from "../../app/ui/components/settings/pending_choice.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "../../app/ui/components/settings/settings_rules.js";
-import { settle } from "./fakes.js";
 
 const slider = { kind: "number", is_slider: true, is_advanced: false, unset: null };
 const RULES = new SettingsRules([
@@ -91,43 +89,4 @@ test("a value outside its range is told by its label; an empty field has none", 
   assert.equal(RULES.rangeError("temperature", 7, range), "Temperature must be between 0 and 2.");
   assert.equal(RULES.rangeError("max_tokens", 0, { min: 1, max: null }), "Maximum length must be at least 1.");
   for (const value of [0, 2, null, undefined, ""]) assert.equal(RULES.rangeError("temperature", value, range), null);
-});
-
-test("a turn waits for the choice made last", async () => {
-  const choice = new PendingChoice("preset");
-  assert.equal(choice.wait(), null);
-  choice.make("precise");
-  const waits = choice.wait();
-  choice.make("creative");
-  assert.equal(choice.name, "creative");
-  choice.end();
-  await waits;
-  assert.deepEqual([choice.name, choice.wait()], [null, null]);
-});
-
-test("a choice that fails is over at once, and the turn hears why", async () => {
-  const choice = new PendingChoice("preset");
-  choice.make("precise");
-  const waits = choice.wait();
-  const tell = choice.fail();
-  assert.equal(choice.name, null);
-  choice.make("creative"); // meanwhile
-  tell(new Error("no server"));
-  await assert.rejects(waits, /no server/);
-  assert.equal(choice.name, "creative");
-});
-
-test("a turn does not wait longer than five seconds", async () => {
-  mock.timers.enable({ apis: ["setTimeout"] });
-  const choice = new PendingChoice("preset");
-  choice.make("precise");
-  let outcome = "waiting";
-  choice.wait().catch((error) => (outcome = error.message));
-  mock.timers.tick(4999);
-  await settle();
-  assert.equal(outcome, "waiting");
-  mock.timers.tick(1);
-  await settle();
-  assert.equal(outcome, "The preset has not been applied yet. Send again in a moment.");
-  mock.timers.reset();
 });
