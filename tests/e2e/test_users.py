@@ -133,7 +133,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ada.route("**/api/people", lambda route: looks.append(route), times=1)  # how it is then, she is told last
     with ada.expect_request("**/api/people"):
         role.select_option("viewer")
-    expect(ada.locator("#dk-announcer")).to_have_text("ben@example.com is Viewer now.")
+    expect(ada.locator("#dm-announcer")).to_have_text("ben@example.com is Viewer now.")
     ben.reload()
     expect(ben.locator("html.dm-ready")).to_be_attached()
     expect(ben.locator(".dm-list").get_by_text("what Ben asked")).to_be_visible()

@@ -140,7 +140,7 @@ export async function call(name, method, ...values) {
 /**
  * Sets what is awaited before a listener in Python runs. It should reject if the server cannot be reached: an event that
  * Gradio itself fails to deliver ends all of its listeners, the browser's too, and reloads the page once the server is
- * back.
+ * back, unless gradio_requests.js prevents it.
  * @param {() => Promise<unknown>} check
  */
 export function beforeServerListeners(check) {

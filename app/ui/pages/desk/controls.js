@@ -1,9 +1,8 @@
 // Shared by the sections: a date range, labelled fields, buttons.
 
-import { make, storage } from "../../shared/dom.js";
+import { make, storage, uniqueId } from "../../shared/dom.js";
 import { dayOf, lastDays } from "./days.js";
 
-let fields = 0;
 /**
  * A labelled field. Gives `input` an id if it has none.
  * @param {string} name
@@ -11,7 +10,7 @@ let fields = 0;
  * @param {string | null} hint
  */
 export function field(name, input, hint = null) {
-  input.id ||= `dk-field-${++fields}`;
+  input.id ||= uniqueId("dk-field");
   input.classList.add("dm-input");
   const parts = [make("label", { class: "dm-label", for: input.id }, name), input];
   if (hint) {

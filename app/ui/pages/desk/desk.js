@@ -1,7 +1,7 @@
 // The desk page, for admins and viewers. Shows one section at a time, named in the URL (/desk#usage).
 
 import { errorMessage, request } from "../../shared/api.js";
-import { byId, make } from "../../shared/dom.js";
+import { byId, make, prepareAnnouncements } from "../../shared/dom.js";
 
 /** @import { Viewer } from "../../shared/api_types.js" */
 
@@ -25,11 +25,6 @@ export function register(section) {
 
 /** @param {Viewer} viewer */
 export const isAdmin = (viewer) => viewer.role === "admin";
-
-/** Announces a text to screen readers once, without moving the focus. @param {string} text */
-export function announce(text) {
-  byId("dk-announcer").textContent = text;
-}
 
 /** An element that shows an error where it happened. @param {unknown} error */
 export function problem(error) {
@@ -88,6 +83,7 @@ class Desk {
 }
 
 export async function start() {
+  prepareAnnouncements();
   try {
     new Desk(await request("GET", "/api/desk"));
   } catch (error) {

@@ -2,11 +2,11 @@
 
 import { query, request } from "../../shared/api.js";
 import { reasonName } from "../../components/chat/feedback.js";
-import { make } from "../../shared/dom.js";
+import { announce, make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
 import { button, DayRange, field, latest } from "./controls.js";
 import { zone } from "./days.js";
-import { announce, isAdmin, problem, register } from "./desk.js";
+import { isAdmin, problem, register } from "./desk.js";
 
 /** @import { Exchange, ExchangeMessage, GivenOpinion, ReviewItem, ReviewItemPage, Viewer } from "../../shared/api_types.js" */
 

@@ -1,9 +1,9 @@
 // Prompts and canned replies: a list, and next to it the selected one with its versions.
 
 import { api, request } from "../../shared/api.js";
-import { make } from "../../shared/dom.js";
+import { announce, make } from "../../shared/dom.js";
 import { button } from "./controls.js";
-import { announce, isAdmin, problem, register } from "./desk.js";
+import { isAdmin, problem, register } from "./desk.js";
 import { Editor } from "./template_editor.js";
 import { KINDS, sourceText, versionName } from "./template_text.js";
 import { versionList } from "./template_versions.js";

@@ -1,10 +1,10 @@
 // Accounts: roles, invitations, password reset links, sessions and deletion. For admins.
 
 import { request } from "../../shared/api.js";
-import { make } from "../../shared/dom.js";
+import { announce, make } from "../../shared/dom.js";
 import { moment, plural } from "../../shared/formats.js";
 import { button, field, latest } from "./controls.js";
-import { announce, problem, register } from "./desk.js";
+import { problem, register } from "./desk.js";
 
 /** @import { AccountView, DeletionPreview, LinkView, PeopleView, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
 
