@@ -353,12 +353,12 @@ export function openTab({ channels, locks }) {
     },
   };
   const view = { messages, earlier: { disabled: false }, setProps: (props) => Object.assign(tab, props), handle: (more) => Object.assign(handlers, more) };
-  const chat = new OpenConversation(host, view, { crossTab, turnEvents: new TurnEvents(crossTab, locks) });
-  const parts = { chat, composer, settings, welcome, crossTab, header };
+  const openConversation = new OpenConversation(host, view, { crossTab, turnEvents: new TurnEvents(crossTab, locks) });
+  const parts = { openConversation, composer, settings, welcome, crossTab, header };
   const refreshList = () => tab.listed++;
   const { reportError } = host;
   Object.assign(tab, {
-    chat,
+    openConversation,
     settings,
     welcome,
     crossTab,

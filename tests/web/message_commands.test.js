@@ -46,7 +46,7 @@ test("one message is one, and undoing it leaves a chat that was opened since", a
   const before = server.requests.length;
   await tab.toasts.at(-1).action();
   assert.deepEqual(server.requests.slice(before), ["POST /api/deletions/d/undo"]);
-  assert.equal(tab.chat.conversationId, "b");
+  assert.equal(tab.openConversation.conversationId, "b");
 });
 
 test("a deletion or its undoing that fails says why, and changes nothing", async () => {
@@ -74,7 +74,7 @@ test("a branch is opened; one that cannot be made leaves the conversation open",
   await tab.commands.branch("a1");
   assert.equal(announced(), "You are in a new conversation now.");
   assert.ok(tab.listed > listed, "the list shows it");
-  assert.deepEqual([tab.chat.conversationId, tab.messages.texts], ["a-branch", ["one", "first"]]);
+  assert.deepEqual([tab.openConversation.conversationId, tab.messages.texts], ["a-branch", ["one", "first"]]);
   assert.equal(location.search, "?c=a-branch");
   await tab.open("b");
   announce("");
@@ -82,5 +82,5 @@ test("a branch is opened; one that cannot be made leaves the conversation open",
   await tab.commands.branch("b1");
   assert.equal(announced(), "");
   assert.match(tab.composer.error, /cannot be reached/);
-  assert.equal(tab.chat.conversationId, "b");
+  assert.equal(tab.openConversation.conversationId, "b");
 });

@@ -32,7 +32,7 @@ test("opening a conversation goes into the address, the title, the list and the 
   Object.assign(location, { search: "?from=mail&c=a" });
   raise("popstate");
   await settle();
-  assert.deepEqual([tab.chat.conversationId, tab.title, history.entries.length], ["a", "About a", entries]);
+  assert.deepEqual([tab.openConversation.conversationId, tab.title, history.entries.length], ["a", "About a", entries]);
   await tab.open(null);
   assert.deepEqual([address(), tab.title, tab.marked.at(-1)], ["/", "New chat", null]);
 });
@@ -50,7 +50,7 @@ test("an unknown conversation is said to be missing, and a new chat is shown", a
   assert.match(tab.composer.error, /does not exist/);
   assert.deepEqual(history.entries, ["/", "/"], "going back does not lead to it again");
   assert.deepEqual(tab.welcome.shown, { exists: false });
-  assert.equal(tab.chat.targetConversationId, null);
+  assert.equal(tab.openConversation.targetConversationId, null);
 });
 
 test("a temporary chat whose server is gone has ended", async () => {
@@ -58,7 +58,7 @@ test("a temporary chat whose server is gone has ended", async () => {
   await tab.open("a");
   assert.equal(tab.mark, true);
   server.delete("a");
-  await tab.chat.reopen();
+  await tab.openConversation.reopen();
   assert.match(tab.composer.error, /temporary chat has ended/);
   assert.equal(tab.mark, false);
 });
@@ -77,7 +77,7 @@ test("a conversation that is loaded again leaves draft, settings and focus alone
   await tab.open("a");
   const calls = tab.composer.calls.length;
   tab.settings.change({ seed: 3 });
-  await tab.chat.reopen();
+  await tab.openConversation.reopen();
   assert.equal(tab.composer.calls.length, calls);
   assert.equal(tab.settings.value.seed, 3);
 });
@@ -132,7 +132,7 @@ test("a conversation that is deleted is left in all tabs that show it or are ope
   tab.navigation.onDeleted("a");
   await settle();
   await held.letGo(); // the response is from before
-  assert.deepEqual([tab, other, elsewhere, opening].map(({ chat }) => chat.targetConversationId), [null, null, "b", null]);
+  assert.deepEqual([tab, other, elsewhere, opening].map(({ openConversation }) => openConversation.targetConversationId), [null, null, "b", null]);
   assert.deepEqual([tab, other, elsewhere, opening].map(({ composer }) => composer.error !== ""), [false, true, false, true]);
   assert.ok(tab.composer.calls.includes("deleteDraft a"));
 });

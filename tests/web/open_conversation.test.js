@@ -36,7 +36,7 @@ test("a message is shown with its reply, which grows until it has ended", async 
   text("t1", "ends.", 8);
   assert.equal(tab.messages.lastReply.source, "It ends.");
   end("t1", 8);
-  assert.deepEqual([tab.replying, tab.chat.activeTurnId], [false, null]);
+  assert.deepEqual([tab.replying, tab.openConversation.activeTurnId], [false, null]);
   assert.equal(server.requests.filter((line) => line.startsWith("GET /api/conversations/a")).length, 1, "it is not loaded again");
 });
 
@@ -56,7 +56,7 @@ test("of two conversations the one opened last is shown, whichever response is l
   await tab.open("b");
   await slow.letGo();
   assert.deepEqual(tab.messages.texts, ["question b", "answer b"]);
-  assert.equal(tab.chat.conversationId, "b");
+  assert.equal(tab.openConversation.conversationId, "b");
   const slower = server.hold("/conversations/a");
   tab.open("a");
   await tab.open(null);
@@ -87,7 +87,7 @@ test("a chat that cannot be loaded leaves the shown one, with what that missed m
   await opening.letGo({ lost: true });
   assert.match(tab.composer.error, /cannot be reached/);
   assert.deepEqual(tab.messages.texts, ["question a", "answer a", "meanwhile", "an answer"]);
-  assert.equal(tab.chat.targetConversationId, "a");
+  assert.equal(tab.openConversation.targetConversationId, "a");
 });
 
 test("a message that is on another branch is shown there; one that was deleted leaves the conversation open", async () => {
@@ -100,10 +100,10 @@ test("a message that is on another branch is shown there; one that was deleted l
   await tab.open("b", { at: "elsewhere" });
   assert.ok(server.requests.includes("POST /api/messages/elsewhere/show"));
   assert.ok(tab.messages.calls.includes("lookAt elsewhere"));
-  assert.equal(tab.chat.conversationId, "b");
+  assert.equal(tab.openConversation.conversationId, "b");
   server.answer("at=gone", [404, { error: { code: "not_found", message: "Gone." } }]);
   await tab.open("a", { at: "gone" });
-  assert.deepEqual([tab.chat.conversationId, tab.errors], ["a", []]);
+  assert.deepEqual([tab.openConversation.conversationId, tab.errors], ["a", []]);
 });
 
 test("a message whose response was lost is not sent twice", async () => {
@@ -126,7 +126,7 @@ test("only a retry of the same message has its id: not another text, and not wha
   await tab.send("lost");
   await tab.send("another text");
   server.finish("t1", "");
-  await tab.chat.reopen();
+  await tab.openConversation.reopen();
   server.answer("POST /api/turns", [503, { error: { code: "engine_unavailable", message: "Loading." } }]);
   await tab.send("refused");
   await tab.send("refused");
@@ -144,7 +144,7 @@ test("a retry that had arrived and is shown already is not shown twice", async (
   other.crossTab.broadcast("conversation-changed", { id: "a" });
   await settle();
   server.finish("t1", "done");
-  await tab.chat.reopen();
+  await tab.openConversation.reopen();
   await tab.send("once");
   assert.deepEqual(tab.messages.texts, ["question a", "answer a", "once", "done"]);
 });
@@ -152,11 +152,11 @@ test("a retry that had arrived and is shown already is not shown twice", async (
 test("one message at a time: the second one waits for the reply to the first", async () => {
   const tab = openTab(browser);
   const sending = server.hold("POST /api/turns");
-  const first = tab.chat.send("first", null, false);
-  assert.equal(await tab.chat.send("second", null, false), null);
+  const first = tab.openConversation.send("first", null, false);
+  assert.equal(await tab.openConversation.send("second", null, false), null);
   await sending.letGo();
   assert.equal((await first).left, false);
-  assert.equal(await tab.chat.send("third", null, false), null);
+  assert.equal(await tab.openConversation.send("third", null, false), null);
   assert.deepEqual(server.turnBodies.map((body) => body.text), ["first"]);
 });
 
@@ -199,7 +199,7 @@ test("a reply that failed says why, keeps its text and is over", async () => {
   end("t1", 10, { status: "error", error: "The engine ran out of memory." });
   const { source, message, note } = tab.messages.lastReply;
   assert.deepEqual([source, message.status, note], ["Half a sen", "error", "The engine ran out of memory."]);
-  assert.deepEqual([tab.replying, tab.chat.activeTurnId], [false, null]);
+  assert.deepEqual([tab.replying, tab.openConversation.activeTurnId], [false, null]);
 });
 
 test("a connection that comes back takes its notice away", async () => {
@@ -224,11 +224,11 @@ test("a conversation that is deleted while it replies is gone, unless the user i
     await accept();
     const opening = server.hold("/conversations/b");
     if (leaving) tab.open("b");
-    FakeEventSource.last.send("gone", { turn_id: tab.chat.activeTurnId });
+    FakeEventSource.last.send("gone", { turn_id: tab.openConversation.activeTurnId });
     await settle();
     assert.match(tab.composer.error, message);
     await opening.letGo();
-    assert.equal(tab.chat.conversationId, leaving ? "b" : null);
+    assert.equal(tab.openConversation.conversationId, leaving ? "b" : null);
     server.add("a", ["question a", "answer a"]);
     await pass(60_000); // the stream that lingers is closed
   }

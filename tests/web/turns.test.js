@@ -70,7 +70,7 @@ test("the first message of a new chat makes its conversation, with its draft, se
   assert.deepEqual([tab.welcome.shown, tab.title, tab.mark], [null, "Temporary chat", true]);
   assert.deepEqual(tab.composer.calls.slice(-3), ["clearSent hello null", "keepDraftFor new1", "takeFocus"]);
   server.finish("t1", "");
-  await tab.chat.reopen();
+  await tab.openConversation.reopen();
   await tab.send("and on");
   assert.equal(server.turnBodies[1].temporary, false, "only a new chat can become temporary");
 });

@@ -19,14 +19,14 @@ import { announce } from "../../shared/dom.js";
 export class MessageCommands {
   /**
    * @param {object} parts
-   * @param {OpenConversation} parts.chat
+   * @param {OpenConversation} parts.openConversation
    * @param {Composer} parts.composer
    * @param {Toast} parts.toast
    * @param {CrossTab} parts.crossTab
    * @param {CommandsHost} host
    */
-  constructor({ chat, composer, toast, crossTab }, host) {
-    this.chat = chat;
+  constructor({ openConversation, composer, toast, crossTab }, host) {
+    this.openConversation = openConversation;
     this.composer = composer;
     this.toast = toast;
     this.crossTab = crossTab;
@@ -48,7 +48,7 @@ export class MessageCommands {
 
   /** Deletes a message and everything after it, and offers to undo that for a while. @param {string} id */
   async delete(id) {
-    if (this.chat.activeTurnId) {
+    if (this.openConversation.activeTurnId) {
       this.composer.warnReplyInProgress();
       return;
     }
@@ -59,7 +59,7 @@ export class MessageCommands {
       this.host.reportError(error);
       return;
     }
-    await this.chat.reopen();
+    await this.openConversation.reopen();
     this.crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
     const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
     this.toast.show(what, "Undo", () => this.#undo(deletion));
@@ -74,7 +74,7 @@ export class MessageCommands {
       return;
     }
     this.crossTab.broadcast("conversation-changed", { id: conversationId });
-    if (this.chat.conversationId === conversationId) await this.chat.reopen();
+    if (this.openConversation.conversationId === conversationId) await this.openConversation.reopen();
     announce("The messages were restored.");
   }
 }

@@ -28,7 +28,7 @@ export class Navigation {
 
   /**
    * @param {object} parts
-   * @param {OpenConversation} parts.chat
+   * @param {OpenConversation} parts.openConversation
    * @param {Header} parts.header
    * @param {Composer} parts.composer
    * @param {Welcome} parts.welcome
@@ -39,8 +39,8 @@ export class Navigation {
    * @param {object} host
    * @param {() => void} host.refreshList
    */
-  constructor({ chat, header, composer, welcome, settings, conversations, panels, crossTab }, { refreshList }) {
-    this.chat = chat;
+  constructor({ openConversation, header, composer, welcome, settings, conversations, panels, crossTab }, { refreshList }) {
+    this.openConversation = openConversation;
     this.header = header;
     this.composer = composer;
     this.welcome = welcome;
@@ -52,13 +52,13 @@ export class Navigation {
     addEventListener("popstate", () => this.openAddress());
     crossTab.on("conversation-changed", ({ id, title }) => {
       this.refreshList();
-      if (id !== this.chat.conversationId) return;
+      if (id !== this.openConversation.conversationId) return;
       if (title) this.#setTitle(title);
-      else this.chat.reopen();
+      else this.openConversation.reopen();
     });
     crossTab.on("conversation-deleted", ({ id }) => {
       this.refreshList();
-      if (id === this.chat.targetConversationId) this.onConversationMissing();
+      if (id === this.openConversation.targetConversationId) this.onConversationMissing();
     });
   }
 
@@ -76,7 +76,7 @@ export class Navigation {
     if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
     this.panels.closeOverlays();
     this.conversations.markCurrent(id);
-    return id ? this.chat.open(id, { at }) : this.chat.openNew();
+    return id ? this.openConversation.open(id, { at }) : this.openConversation.openNew();
   }
 
   /** Opens the conversation of the page's address. */
@@ -123,7 +123,7 @@ export class Navigation {
 
   /** Takes the open conversation's title and unread state from the list. @param {Summary[]} items */
   onListed(items) {
-    const open = items.find((item) => item.id === this.chat.conversationId);
+    const open = items.find((item) => item.id === this.openConversation.conversationId);
     if (!open) return;
     if (open.title !== this.#title) this.#setTitle(open.title);
     if (open.unread && !open.streaming && document.visibilityState === "visible") this.#markRead(open.id);
@@ -131,7 +131,7 @@ export class Navigation {
 
   /** @param {string} id @param {string} title */
   onRenamed(id, title) {
-    if (id === this.chat.conversationId) this.#setTitle(title);
+    if (id === this.openConversation.conversationId) this.#setTitle(title);
     this.crossTab.broadcast("conversation-changed", { id, title });
   }
 
@@ -139,7 +139,7 @@ export class Navigation {
   onDeleted(id) {
     this.composer.deleteDraft(id);
     this.crossTab.broadcast("conversation-deleted", { id });
-    if (id === this.chat.targetConversationId) this.navigate(null);
+    if (id === this.openConversation.targetConversationId) this.navigate(null);
   }
 
   /** @param {string} id */

@@ -39,17 +39,17 @@ class Page {
 
   /** @param {PageOptions} options @param {Components} components */
   constructor(options, components) {
-    const { header, chat: messages, composer, conversations, model } = components;
+    const { header, chat, composer, conversations, model } = components;
     this.composer = composer;
     this.model = model;
-    this.messages = messages;
+    this.chat = chat;
     this.#options = new CurrentOptions(options, (error) => this.reportError(error));
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
     this.panels = new Panels(header);
     this.toast = new Toast(composer.element);
     this.readiness = new Readiness(header, {
       modelName: () => this.options.model.name,
-      isReplying: () => Boolean(this.chat.activeTurnId),
+      isReplying: () => Boolean(this.openConversation.activeTurnId),
       isLoading: () => this.options.model.is_loading,
       onLoaded: () => this.modelChanged(),
       onReconnect: () => this.refreshSoon(),
@@ -58,16 +58,16 @@ class Page {
     if (options.user.role === "viewer") this.#makeReadOnly();
     this.settings = this.#makeSettings(options);
     this.conversations = this.#makeList(conversations);
-    this.chat = this.#makeChat(messages);
+    this.openConversation = this.#makeOpenConversation(chat);
     this.refreshSoon.cancel(); // a chat that was just made is no news for the list
-    const { chat, settings, toast, panels } = this;
-    const { welcome } = messages;
+    const { openConversation, settings, toast, panels } = this;
+    const { welcome } = chat;
     this.navigation = new Navigation(
-      { chat, header, composer, welcome, settings, conversations: this.conversations, panels, crossTab },
+      { openConversation, header, composer, welcome, settings, conversations: this.conversations, panels, crossTab },
       { refreshList: this.refreshSoon },
     );
     this.commands = new MessageCommands(
-      { chat, composer, toast, crossTab },
+      { openConversation, composer, toast, crossTab },
       {
         navigate: (id) => this.navigate(id),
         refreshList: this.refreshSoon,
@@ -75,7 +75,7 @@ class Page {
       },
     );
     this.turns = new Turns(
-      { chat, composer, settings, welcome },
+      { openConversation, composer, settings, welcome },
       {
         onCreated: (id, temporary) => this.navigation.onCreated(id, temporary),
         refreshList: this.refreshSoon,
@@ -108,7 +108,7 @@ class Page {
     this.settings.useOptions(this.options);
     this.#describeModel();
     this.readiness.refreshName();
-    if (this.chat.activeTurnId) this.readiness.connected();
+    if (this.openConversation.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
   }
 
@@ -149,8 +149,8 @@ class Page {
     });
   }
 
-  /** @param {Chat} messages */
-  #makeChat(messages) {
+  /** @param {Chat} chat */
+  #makeOpenConversation(chat) {
     return new OpenConversation(
       {
         composer: this.composer,
@@ -164,7 +164,7 @@ class Page {
         setConnected: (connected) => this.#setConnected(connected),
         reportError: (error) => this.reportError(error),
       },
-      messages,
+      chat,
     );
   }
 
@@ -225,8 +225,8 @@ class Page {
     this.readiness.show(active ? "replying" : "ready");
     if (active) return;
     this.refreshSoon();
-    // `chat` is missing while it is being made.
-    if (this.chat?.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
+    // `openConversation` is missing while it is being made.
+    if (this.openConversation?.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
   }
 
   /** @param {boolean} connected  to the event stream */
@@ -236,7 +236,7 @@ class Page {
   }
 
   #describeModel() {
-    this.messages.setProps({
+    this.chat.setProps({
       introduction: introduction(this.options),
       can_continue: this.options.model.can_continue, // not every model server can continue an incomplete reply
     });
@@ -245,7 +245,7 @@ class Page {
 
   // A viewer can see conversations and their settings, but change nothing.
   #makeReadOnly() {
-    this.messages.setProps({ read_only: true });
+    this.chat.setProps({ read_only: true });
     document.documentElement.classList.add("dm-viewer");
     this.composer.showNote(VIEWER_NOTE);
     /** @type {NodeListOf<HTMLElement>} */

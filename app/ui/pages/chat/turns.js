@@ -19,14 +19,14 @@ import { ApiError } from "../../shared/api.js";
 export class Turns {
   /**
    * @param {object} parts
-   * @param {OpenConversation} parts.chat
+   * @param {OpenConversation} parts.openConversation
    * @param {Composer} parts.composer
    * @param {Settings} parts.settings
    * @param {Welcome} parts.welcome
    * @param {TurnsHost} host
    */
-  constructor({ chat, composer, settings, welcome }, host) {
-    this.chat = chat;
+  constructor({ openConversation, composer, settings, welcome }, host) {
+    this.openConversation = openConversation;
     this.composer = composer;
     this.settings = settings;
     this.welcome = welcome;
@@ -35,27 +35,27 @@ export class Turns {
 
   /** Sends the text of the message box, with the current settings. It stays there unless the server accepts it. */
   async send() {
-    const { chat, composer } = this;
+    const { openConversation, composer } = this;
     const { text } = composer;
     if (text.trim() === "") {
       composer.showError("The message is empty. Write something first.");
       return;
     }
-    if (chat.activeTurnId) {
+    if (openConversation.activeTurnId) {
       composer.warnReplyInProgress();
       return;
     }
-    if (chat.opening) {
+    if (openConversation.opening) {
       composer.showError("The conversation is still opening. Send again in a moment.");
       return;
     }
     composer.showError("");
-    const from = chat.conversationId;
+    const from = openConversation.conversationId;
     if (!(await this.#choiceMade())) return;
     const settings = this.settings.settingsForTurn();
     try {
       const { temporary } = this.welcome;
-      const sent = await chat.send(text, settings, from === null && temporary);
+      const sent = await openConversation.send(text, settings, from === null && temporary);
       if (!sent) return;
       composer.clearSent(text, from);
       if (!sent.left) this.#accepted(sent.turn, settings, from === null, temporary);
@@ -71,7 +71,7 @@ export class Turns {
    * @param {(settings: ChatSettings | null) => Promise<TurnRef>} start
    */
   async askAgain(start) {
-    if (this.chat.activeTurnId) {
+    if (this.openConversation.activeTurnId) {
       this.composer.warnReplyInProgress();
       return false;
     }
@@ -93,7 +93,7 @@ export class Turns {
   /** Stops the reply in flight. */
   async stop() {
     try {
-      await this.chat.stop();
+      await this.openConversation.stop();
     } catch (error) {
       this.host.reportError(error);
     }
@@ -106,14 +106,14 @@ export class Turns {
   async #choiceMade() {
     const pending = this.settings.pendingChoice();
     if (pending === null) return true;
-    const from = this.chat.targetConversationId;
+    const from = this.openConversation.targetConversationId;
     try {
       await pending;
     } catch (error) {
       this.composer.showError(error instanceof Error ? error.message : String(error));
       return false;
     }
-    return this.chat.targetConversationId === from && !this.chat.activeTurnId;
+    return this.openConversation.targetConversationId === from && !this.openConversation.activeTurnId;
   }
 
   /** @param {TurnRef} turn @param {Values | null} settings @param {boolean} isNew @param {boolean} temporary */
@@ -129,6 +129,6 @@ export class Turns {
   async #refused(error) {
     this.settings.onTurnRefused();
     this.host.reportError(error);
-    if (error instanceof ApiError && error.status === 409) await this.chat.reopen();
+    if (error instanceof ApiError && error.status === 409) await this.openConversation.reopen();
   }
 }
