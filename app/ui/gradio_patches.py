@@ -147,7 +147,7 @@ def disable_type_stubs() -> None:
 def without_type_stubs() -> Iterator[None]:
     """Creates component classes in this context without type stubs, where Gradio was imported already.
 
-    An app of someone else imports Gradio first, and the stubs would be written into this package.
+    Another app that uses the components imports Gradio first, and the stubs would be written into this package.
     """
     module = sys.modules.get(_WRITER)
     write = getattr(module, _WRITE, None)

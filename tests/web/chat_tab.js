@@ -221,7 +221,6 @@ class FakeMessages {
   }
 
   offerReply() {}
-  goOnWriting() {}
   returnTo() {}
   followDown() {}
   focusVersion() {}
@@ -229,6 +228,10 @@ class FakeMessages {
   toLatest() {
     this.following = true;
     this.calls.push("toLatest");
+  }
+
+  goOnWriting({ id }) {
+    this.calls.push(`goOnWriting ${id}`);
   }
 
   stay() {

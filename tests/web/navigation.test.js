@@ -77,7 +77,9 @@ test("a conversation that is loaded again leaves draft, settings and focus alone
   await tab.open("a");
   const calls = tab.composer.calls.length;
   tab.settings.change({ seed: 3 });
+  tab.messages.writing = { id: "a0", from: 0, to: 0 };
   await tab.openConversation.reopen();
+  assert.ok(tab.messages.calls.includes("goOnWriting a0"), "and an edit that is being written");
   assert.equal(tab.composer.calls.length, calls);
   assert.equal(tab.settings.value.seed, 3);
 });

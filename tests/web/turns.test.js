@@ -67,11 +67,13 @@ test("the first message of a new chat makes its conversation, with its draft, se
   const [{ settings, temporary, conversation_id: from }] = server.turnBodies;
   assert.deepEqual([settings, temporary, from], [seed(7), true, null]);
   assert.equal(location.pathname + location.search, "/?c=new1");
+  assert.equal(tab.openConversation.isNew, true, "its title is still to come");
   assert.deepEqual([tab.welcome.shown, tab.title, tab.mark], [null, "Temporary chat", true]);
   assert.deepEqual(tab.composer.calls.slice(-3), ["clearSent hello null", "keepDraftFor new1", "takeFocus"]);
   server.finish("t1", "");
   await tab.openConversation.reopen();
   await tab.send("and on");
+  assert.equal(tab.openConversation.isNew, false);
   assert.equal(server.turnBodies[1].temporary, false, "only a new chat can become temporary");
 });
 
@@ -119,9 +121,11 @@ test("another reply carries the settings that are not saved yet, which are then 
   tab.settings.change(seed(4));
   const { listed } = tab;
   tab.composer.error = "an earlier error";
+  tab.messages.following = false; // the user has scrolled up
   const asked = await tab.handlers.regenerate({ id: "a1" });
   assert.deepEqual([asked, tab.composer.error, tab.composer.calls.at(-1)], [true, "", "takeFocus"]);
   assert.deepEqual(server.get("a").asked.settings, seed(4));
+  assert.equal(tab.messages.following, true, "the reply is in view");
   assert.ok(tab.listed > listed, "the list shows it");
   await pass(400);
   assert.equal(saves(), 0);

@@ -6,7 +6,7 @@ import { MessageList } from "./messages.js";
 import { readValue } from "./value.js";
 import { Welcome } from "./welcome.js";
 
-const UNCHANGING = new Set(["copy", "version"]); // what a reader may do who may not change anything
+const UNCHANGING = new Set(["copy", "version"]); // actions of a read-only chat
 
 export class Chat extends Component {
   /** @type {Map<string, {index: number, id: string | null}>} where the value has the shown messages */

@@ -83,7 +83,7 @@ class Conversations(FileComponent):
             current: id of the open conversation.
             actions: which of ``Conversations.ACTIONS`` to offer in the menu of a conversation.
             parts: which of ``Conversations.PARTS`` to show.
-            filter: who applies the search, the tag and the archive: "list" hides what does not match; with "listener",
+            filter: what applies the search, the tag and the archive: "list" hides what does not match; with "listener",
                 a listener of ``search`` returns the value that does.
             tags: the tags to choose from. None: those of the conversations in ``value``.
             has_more: ``value`` is not all; raises ``more`` at its end.

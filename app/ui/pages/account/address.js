@@ -1,4 +1,4 @@
-// What these pages take from their own address. Whoever made the link may have written anything there.
+// What these pages take from their own address. A link to them may have anything there.
 
 /**
  * The page to open after signing in: the address's `next`, if it is within this origin (otherwise an open redirect).

@@ -11,7 +11,7 @@ import { sourceText, versionName } from "./template_text.js";
  * @typedef {(version: TemplateView, line: HTMLElement) => unknown} Restore
  */
 
-/** @param {TemplateView} current @param {TemplateView[]} versions @param {Restore | null} restore  null for who may not */
+/** @param {TemplateView} current @param {TemplateView[]} versions @param {Restore | null} restore  null if the viewer may not */
 export const versionList = (current, versions, restore) =>
   make("ol", { class: "dk-versions" }, ...versions.map((version) => item(current, version, restore)));
 
