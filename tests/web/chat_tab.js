@@ -223,7 +223,6 @@ class FakeMessages {
   offerReply() {}
   returnTo() {}
   followDown() {}
-  focusVersion() {}
 
   toLatest() {
     this.following = true;
@@ -232,6 +231,10 @@ class FakeMessages {
 
   goOnWriting({ id }) {
     this.calls.push(`goOnWriting ${id}`);
+  }
+
+  focusVersion(id, step) {
+    this.calls.push(`focusVersion ${id} ${step}`);
   }
 
   stay() {
@@ -362,6 +365,7 @@ export function openTab({ channels, locks }) {
   const { reportError } = host;
   Object.assign(tab, {
     openConversation,
+    earlier: view.earlier,
     settings,
     welcome,
     crossTab,

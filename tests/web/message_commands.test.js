@@ -62,13 +62,6 @@ test("a deletion or its undoing that fails says why, and changes nothing", async
   assert.equal(announced(), "");
 });
 
-test("no message is deleted while a reply is written", async () => {
-  await tab.send("three");
-  await tab.commands.delete("a2");
-  assert.match(tab.composer.error, /still being written/);
-  assert.ok(!server.requests.some((line) => line.startsWith("DELETE")));
-});
-
 test("a branch is opened; one that cannot be made leaves the conversation open", async () => {
   const { listed } = tab;
   await tab.commands.branch("a1");

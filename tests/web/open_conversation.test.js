@@ -263,6 +263,19 @@ test("what one tab does shows in the other: a message, an edit, another version"
   assert.deepEqual(scrolls(), [before[0], before[1] + 1], "where the version was switched, the reader stays at it");
 });
 
+test("another version is shown once the server has it; one that it refuses leaves what is shown", async () => {
+  const tab = openTab(browser);
+  await tab.open("a");
+  server.answer("POST /api/messages/b7/show", [404, { error: { code: "not_found", message: "It was deleted." } }]);
+  const before = server.requests.length;
+  await tab.handlers.version({ id: "b7", step: "next" });
+  assert.equal(tab.composer.error, "It was deleted.");
+  assert.deepEqual(server.requests.slice(before), ["POST /api/messages/b7/show"]);
+  await tab.handlers.version({ id: "a0", step: "next" });
+  assert.equal(server.requests.at(-2), "POST /api/messages/a0/show");
+  assert.equal(tab.messages.calls.at(-1), "focusVersion a0 next");
+});
+
 test("while a reply is written nothing else begins", async () => {
   const tab = openTab(browser);
   await tab.open("a");
@@ -283,10 +296,16 @@ test("while a reply is written nothing else begins", async () => {
 
 test("earlier messages come above the others, unless the conversation was left", async () => {
   const tab = openTab(browser);
+  server.get("a").has_earlier = true;
   await tab.open("a");
+  assert.equal(tab.has_earlier, true);
   server.answer("before=a0", [200, { messages: [{ id: "e", role: "user", content: "earlier" }], has_earlier: false }]);
   await tab.handlers.earlier();
-  assert.deepEqual(tab.messages.texts, ["earlier", "question a", "answer a"]);
+  assert.deepEqual([tab.messages.texts, tab.has_earlier], [["earlier", "question a", "answer a"], false]);
+  server.answer("before=e", undefined);
+  await tab.handlers.earlier();
+  assert.match(tab.composer.error, /cannot be reached/);
+  assert.deepEqual([tab.messages.texts.length, tab.earlier.disabled], [3, false]);
   server.answer("before=e", [200, { messages: [{ id: "f", role: "user", content: "too late" }], has_earlier: true }]);
   const loading = tab.handlers.earlier();
   tab.navigation.navigate(null);
