@@ -148,3 +148,20 @@ test("news of other conversations only reach the list", async () => {
   await tellFrom(other, "conversation-deleted", { id: "b" });
   assert.deepEqual([tab.listed - listed, server.requests.length - before, tab.composer.error], [2, 0, ""]);
 });
+
+test("a conversation that could not be loaded is opened once the server is back, unless the user has gone on", async () => {
+  await tab.open("a");
+  server.answer("/conversations/b", undefined);
+  server.answer("/conversations/a", undefined);
+  await tab.open("b");
+  assert.deepEqual([address(), tab.chat.targetConversationId], ["/?c=b", "a"]);
+  await tab.navigation.openMissed();
+  assert.deepEqual([address(), tab.title, tab.marked.at(-1)], ["/?c=b", "About b", "b"]);
+  server.answer("/conversations/a", undefined);
+  server.answer("/conversations/b", undefined);
+  await tab.open("a");
+  await tab.open(null);
+  const before = server.requests.length;
+  await tab.navigation.openMissed();
+  assert.deepEqual([tab.title, server.requests.length], ["New chat", before]);
+});

@@ -94,6 +94,44 @@ test("a server whose model is not loaded is not ready, and its return is no reco
   assert.equal(page.reconnects, 0);
 });
 
+test("a server that is started again is back while its model still loads", async () => {
+  server = undefined;
+  const page = openPage();
+  await page.readiness.check();
+  server = [503, { status: "unavailable", code: "engine_unavailable", reason: "The model is still being loaded." }];
+  await pass(1000);
+  assert.deepEqual([page.states.at(-1), page.reconnects], ["not ready", 1]);
+  server = {};
+  await pass(2000);
+  assert.deepEqual([page.states.at(-1), page.reconnects], ["ready", 1]);
+});
+
+test("events that arrive again tell that the server is back, and the error about it goes", async () => {
+  const page = openPage();
+  page.readiness.recordFailure(UNREACHABLE);
+  alert.textContent = UNREACHABLE.message;
+  page.replying = true;
+  page.readiness.connected();
+  assert.equal(page.states.at(-1), "replying");
+  await settle();
+  assert.deepEqual([page.states.at(-1), page.reconnects, alert.textContent], ["replying", 1, ""]);
+  page.readiness.connected();
+  await settle();
+  assert.equal(requests.length, 1);
+});
+
+test("a chat that is opened while the server cannot be reached does not make it ready", async () => {
+  server = undefined;
+  const page = openPage();
+  await page.readiness.check();
+  page.readiness.show("ready");
+  await settle();
+  assert.deepEqual(page.states, ["not reachable"]);
+  server = {};
+  await pass(2000);
+  assert.deepEqual(page.states, ["not reachable", "ready"]);
+});
+
 test("the error about the server goes when the server is back, other texts stay", async () => {
   const page = openPage();
   for (const [shown, left] of [[UNREACHABLE.message, ""], ["Something else.", "Something else."]]) {

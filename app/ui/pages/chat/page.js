@@ -52,7 +52,7 @@ class Page {
       isReplying: () => Boolean(this.openConversation.activeTurnId),
       isLoading: () => this.options.model.is_loading,
       onLoaded: () => this.modelChanged(),
-      onReconnect: () => this.refreshSoon(),
+      onReconnect: () => this.#catchUp(),
       withdrawError: (message) => composer.withdrawError(message),
     });
     if (options.user.role === "viewer") this.#makeReadOnly();
@@ -110,6 +110,13 @@ class Page {
     this.readiness.refreshName();
     if (this.openConversation.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
+  }
+
+  // The server may have been started again, with another model.
+  #catchUp() {
+    this.refreshSoon();
+    this.modelChanged();
+    this.navigation.openMissed();
   }
 
   /** @param {unknown} error */

@@ -19,6 +19,7 @@ export class Readiness {
   /** @type {string | null} */
   #shownError = null; // the error on the page about a server that is unreachable or not ready
   #wasDown = false; // a check has failed since, so the error is about the server and is cleared once the server is back
+  #isAway = false; // the server was unreachable, and has not answered a check since
 
   /**
    * @param {{showStatus(text: string, state: string): void}} header
@@ -27,7 +28,7 @@ export class Readiness {
    * @param {() => boolean} page.isReplying
    * @param {() => boolean} page.isLoading  the page was opened before the first model was loaded
    * @param {() => void} page.onLoaded  called when that model is loaded
-   * @param {() => void} page.onReconnect  called when the server is reachable again
+   * @param {() => void} page.onReconnect  called when the server is reachable again, whether its model is loaded or not
    * @param {(message: string) => void} page.withdrawError  hides an error, if it is still the one shown
    */
   constructor(header, { modelName, isReplying, isLoading, onLoaded, onReconnect, withdrawError }) {
@@ -49,15 +50,23 @@ export class Readiness {
     try {
       await api.ready();
       if (mine !== this.#lastCheck) return;
-      const wasAway = this.#state === "not reachable";
+      const wasAway = this.#isAway;
+      this.#isAway = false;
       this.connected();
       this.#clearShownError();
       if (wasAway) this.onReconnect();
-      if (this.isLoading()) this.onLoaded();
+      else if (this.isLoading()) this.onLoaded();
     } catch (error) {
       if (mine !== this.#lastCheck) return;
       this.#wasDown = true;
-      this.show(isUnreachable(error) ? "not reachable" : this.#notReady());
+      if (isUnreachable(error)) {
+        this.show("not reachable");
+        return;
+      }
+      const wasAway = this.#isAway;
+      this.#isAway = false;
+      this.show(this.#notReady());
+      if (wasAway) this.onReconnect(); // it has been started again, and loads its model
     }
   }
 
@@ -84,6 +93,11 @@ export class Readiness {
 
   /** @param {string} state  begins with "not" if it is a problem */
   show(state) {
+    if (state === "not reachable") this.#isAway = true;
+    else if (this.#isAway && !state.startsWith("not ")) {
+      this.check(); // only its answer tells whether the server is back, and what to do then
+      if (state === "ready") return;
+    }
     if (state === "ready" && this.isLoading()) state = LOADING;
     if (state === LOADING || state.startsWith("not ")) this.#scheduleCheck();
     else this.#cancelCheck();
