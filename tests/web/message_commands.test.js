@@ -60,6 +60,20 @@ test("a deletion or its undoing that fails says why, and changes nothing", async
   await tab.toasts.at(-1).action();
   assert.equal(tab.composer.error, "It is too late to undo this.");
   assert.equal(announced(), "");
+  assert.equal(tab.toasts.length, 1);
+});
+
+test("undoing that did not reach the server, or had to wait for a reply, is offered again", async () => {
+  await tab.commands.delete("a2");
+  server.answer("/undo", undefined);
+  await tab.toasts.at(-1).action();
+  assert.match(tab.composer.error, /cannot be reached/);
+  server.answer("/undo", [409, { error: { code: "conflict", message: "A reply is still being written." } }]);
+  await tab.toasts[1].action();
+  assert.deepEqual(tab.toasts.map(({ text, name }) => [text, name]), Array(3).fill(["2 messages were deleted.", "Undo"]));
+  await tab.toasts[2].action();
+  assert.equal(tab.toasts.length, 3);
+  assert.equal(server.requests.filter((line) => line === "POST /api/deletions/d/undo").length, 3);
 });
 
 test("a branch is opened; one that cannot be made leaves the conversation open", async () => {

@@ -1,6 +1,6 @@
 // What users do with messages that starts no turn: branch from one, delete one, undo that.
 
-import { api } from "../../shared/api.js";
+import { ApiError, api } from "../../shared/api.js";
 import { announce } from "../../shared/dom.js";
 
 /** @import { Composer } from "../../components/composer/composer.js" */
@@ -61,16 +61,24 @@ export class MessageCommands {
     }
     await this.openConversation.reopen();
     this.crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
+    this.#offerUndo(deletion);
+  }
+
+  /** @param {Deletion} deletion */
+  #offerUndo(deletion) {
     const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
     this.toast.show(what, "Undo", () => this.#undo(deletion));
   }
 
   /** @param {Deletion} deletion */
-  async #undo({ deletion_id: id, conversation_id: conversationId }) {
+  async #undo(deletion) {
+    const { deletion_id: id, conversation_id: conversationId } = deletion;
     try {
       await api.undoDeletion(id);
     } catch (error) {
       this.host.reportError(error);
+      const isTooLate = error instanceof ApiError && error.status === 404;
+      if (!isTooLate) this.#offerUndo(deletion); // the server was not reached, or a reply has to end first
       return;
     }
     this.crossTab.broadcast("conversation-changed", { id: conversationId });
