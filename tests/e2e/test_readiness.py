@@ -10,15 +10,20 @@ from tests.e2e.server import Server
 
 def test_the_network_goes_and_comes_back(chat: ChatPage) -> None:
     status = chat.page.locator(".dm-status")
+    model = chat.page.locator("#dm-model-state")
+    chat.open_settings()
+    expect(model).to_have_text("endless · ready")
     chat.page.context.set_offline(True)
     try:
         chat.box.fill("is anybody there?")
         chat.box.press("Enter")
         expect(chat.alert).to_contain_text("Deskmate cannot be reached.")
         expect(status).to_have_text("endless · not reachable")
+        expect(model).to_contain_text("Deskmate cannot be reached.")
     finally:
         chat.page.context.set_offline(False)
     expect(status).to_have_text("endless · ready")
+    expect(model).to_have_text("endless · ready")  # though the server tells nothing new
     expect(chat.alert).to_be_empty()
     expect(chat.box).to_have_value("is anybody there?")
 

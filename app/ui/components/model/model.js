@@ -104,6 +104,7 @@ export class Model extends Component {
     const sentence = await this.explain();
     if (this.#pending !== null) this.#complain(sentence);
     else if (this.#engine === null || sentence !== "") this.#write(this.state, sentence);
+    this.props.value = null; // the next value may be the last one again, which Gradio would not bring
     this.#pending = null;
     this.#enable();
   }
