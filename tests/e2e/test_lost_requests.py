@@ -75,7 +75,7 @@ def test_a_preset_that_is_lost_has_failed(lose: Callable[[Route], None], chat: C
     _opened(chat)
     _answer_the_next_choice(chat, lose)
     chat.page.get_by_role("radio", name="Precise").click()  # it does not stay checked
-    expect(chat.page.locator("#dm-settings-note")).to_have_text("The server did not answer. Try again.")
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("The server did not answer. Try again.")
     _expect_that_the_page_goes_on(chat)
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_restarts_while_a_preset_is_applied(own_server: Server, ne
     until(chat.page, lambda: len(held) > 0)
     own_server.kill()
     held[0].continue_()
-    expect(chat.page.locator("#dm-settings-note")).to_contain_text("Deskmate cannot be reached.")
+    expect(chat.page.locator(".dm-settings-note")).to_contain_text("Deskmate cannot be reached.")
     own_server.start()
     _expect_that_the_page_goes_on(chat)
 
