@@ -11,7 +11,7 @@ from tests.e2e.conftest import NewBrowser
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
 
-WIDTHS = (390, 720, 1440)
+WIDTHS = (320, 390, 720, 1440)
 SECTIONS = ("Usage", "Review", "Prompts", "Canned replies", "Users", "Audit")
 _LONG = "a" * 200
 _TEXTS = [
@@ -68,6 +68,14 @@ def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server
             toggle.click()
         expect(chat.row("widths").first).to_be_visible()
 
+    def long_model_name() -> None:
+        chat.open(conversation)
+        page.evaluate(
+            "name => window.deskmate.readiness.header.showStatus(`${name} · not reachable`, 'not reachable')", _LONG
+        )
+        state = page.locator(".dm-status").get_by_text("not reachable")
+        assert state.evaluate("(element) => element.scrollWidth <= element.clientWidth"), "the state is cut"
+
     def section(name: str) -> Callable[[], None]:
         def open_section() -> None:
             page.goto(f"{server.url}/desk")
@@ -81,6 +89,7 @@ def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server
         "chat": lambda: chat.open(conversation),
         "conversations": conversations,
         "settings": settings,
+        "long model name": long_model_name,
         **{f"desk: {name}": section(name) for name in SECTIONS},
         **{path: static_page(path) for path in ("/sign-in", "/setup", "/account")},
     }

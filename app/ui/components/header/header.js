@@ -1,6 +1,7 @@
 // The bar above the chat: title, state, menu, and buttons for the side panels.
 
 import { Component } from "../../shared/component.js";
+import { make } from "../../shared/dom.js";
 import { openMenu } from "../../shared/menu.js";
 
 /** @typedef {{name: string, iconName?: string, action: () => unknown}} Entry  an entry of the menu */
@@ -56,7 +57,9 @@ export class Header extends Component {
 
   /** @param {string} text @param {string} state  begins with "not" if it is a problem */
   showStatus(text, state) {
-    this.status.textContent = text;
+    const end = ` · ${state}`; // where there is little room, the name before it is cut
+    const parts = text.endsWith(end) ? [text.slice(0, -end.length), end] : [text];
+    this.status.replaceChildren(...parts.filter(Boolean).map((part) => make("span", {}, part)));
     this.status.dataset.state = state;
   }
 
