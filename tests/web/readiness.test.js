@@ -97,10 +97,12 @@ test("a server whose model is not loaded is not ready, and its return is no reco
 test("a server that is started again is back while its model still loads", async () => {
   server = undefined;
   const page = openPage();
+  page.readiness.recordFailure(UNREACHABLE);
+  alert.textContent = UNREACHABLE.message;
   await page.readiness.check();
   server = [503, { status: "unavailable", code: "engine_unavailable", reason: "The model is still being loaded." }];
   await pass(1000);
-  assert.deepEqual([page.states.at(-1), page.reconnects], ["not ready", 1]);
+  assert.deepEqual([page.states.at(-1), page.reconnects, alert.textContent], ["not ready", 1, ""]);
   server = {};
   await pass(2000);
   assert.deepEqual([page.states.at(-1), page.reconnects], ["ready", 1]);

@@ -16,7 +16,7 @@ export class Readiness {
   /** @type {ReturnType<typeof setTimeout> | null} */
   #timer = null;
   #pauseMs = FIRST_PAUSE_MS;
-  /** @type {string | null} */
+  /** @type {ApiError | null} */
   #shownError = null; // the error on the page about a server that is unreachable or not ready
   #wasDown = false; // a check has failed since, so the error is about the server and is cleared once the server is back
   #isAway = false; // the server was unreachable, and has not answered a check since
@@ -66,7 +66,9 @@ export class Readiness {
       const wasAway = this.#isAway;
       this.#isAway = false;
       this.show(this.#notReady());
-      if (wasAway) this.onReconnect(); // it has been started again, and loads its model
+      if (!wasAway) return;
+      if (isUnreachable(this.#shownError)) this.#clearShownError();
+      this.onReconnect(); // it has been started again, and loads its model
     }
   }
 
@@ -82,7 +84,7 @@ export class Readiness {
   recordFailure(error) {
     if (!(error instanceof ApiError)) return;
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
-    this.#shownError = error.message;
+    this.#shownError = error;
     this.#wasDown ||= error.status === 0;
     this.show(error.status === 0 ? "not reachable" : this.#notReady());
   }
@@ -116,7 +118,7 @@ export class Readiness {
   }
 
   #clearShownError() {
-    if (this.#wasDown && this.#shownError !== null) this.withdrawError(this.#shownError);
+    if (this.#wasDown && this.#shownError !== null) this.withdrawError(this.#shownError.message);
     this.#shownError = null;
     this.#wasDown = false;
   }
