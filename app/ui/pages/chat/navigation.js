@@ -88,7 +88,7 @@ export class Navigation {
   /** Opens the conversation of the page's address, if that could not be loaded before: the server is reachable again. */
   openMissed() {
     const { id, at } = parseLocation();
-    if (id === this.chat.targetConversationId) return undefined;
+    if (id === this.openConversation.targetConversationId) return undefined;
     return this.navigate(id, { record: false, at, from: null }); // not requested by the user, so take no focus
   }
 
