@@ -6,6 +6,7 @@ them while it starts, :func:`prepare_model` and :func:`model_size` on first use.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import (
@@ -113,32 +114,23 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "Engine": "engine.engine",
+    "ModelSize": "engine.model.sizing",
+    "RemoteEngine": "engine.remote.client",
+    "SERVER_WEIGHT_FORMATS": "engine.model.sizing",
+    "WEIGHT_FORMATS": "engine.model.sizing",
+    "WeightFormat": "engine.model.sizing",
+    "check_context": "engine.model.sizing",
+    "find_model": "engine.model.folders",
+    "has_unused_adapter": "engine.model.adapters",
+    "model_size": "engine.model.sizing",
+    "prepare_model": "engine.model.load",
+}
+"""Where the names are that are imported on first use; the imports above tell type checkers the same."""
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Engine":
-        from engine.engine import Engine
-
-        return Engine
-    if name == "find_model":
-        from engine.model.folders import find_model
-
-        return find_model
-    if name == "has_unused_adapter":
-        from engine.model.adapters import has_unused_adapter
-
-        return has_unused_adapter
-    if name == "prepare_model":
-        from engine.model.load import prepare_model
-
-        return prepare_model
-    if name == "RemoteEngine":
-        from engine.remote.client import RemoteEngine
-
-        return RemoteEngine
-    if name in (
-        *("SERVER_WEIGHT_FORMATS", "WEIGHT_FORMATS", "ModelSize", "WeightFormat"),
-        *("check_context", "model_size"),
-    ):
-        from engine.model import sizing
-
-        return getattr(sizing, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
