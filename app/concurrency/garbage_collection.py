@@ -24,11 +24,19 @@ def paused_gc() -> Iterator[None]:
             gc.enable()
 
 
+def exempt_imported_objects() -> None:
+    """Excludes all objects from later collections, and makes those rarer: for when the imports are done.
+
+    For the server alone. In a program that uses the engine as a library, its own garbage would never be freed.
+    """
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
 def exempt_loaded_objects() -> None:
-    """Collects once, excludes the objects that are left from later collections, and makes those rarer.
+    """Collects once, then as :func:`exempt_imported_objects`: for when the model is loaded.
 
     Models and libraries are never freed, and scanning them takes tenths of a second.
     """
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    exempt_imported_objects()

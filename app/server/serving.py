@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import ipaddress
 import os
 import signal
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from app.concurrency.cpu_affinity import pin_to_first_cpu
-from app.concurrency.garbage_collection import exempt_loaded_objects, paused_gc
+from app.concurrency.garbage_collection import exempt_imported_objects, exempt_loaded_objects, paused_gc
 from app.errors import StartupError
 from app.server.http_protocol import protocol_for, raise_open_file_limit
 from app.settings import AppSettings
@@ -257,7 +256,7 @@ class _Server(uvicorn.Server):
         if self._load is None:
             self._become_ready(None)
         else:
-            gc.freeze()  # else the collector scans the application's objects while the model is loaded
+            exempt_imported_objects()  # which the collector would scan while the model is loaded
             self._load.start(self._become_ready)
 
     def _become_ready(self, error: BaseException | None) -> None:

@@ -48,8 +48,6 @@ _REFUSALS = {
 _STOPPED = "The engine was stopped before the reply was finished."
 _ASLEEP = "The model was put to sleep before the reply was finished."
 _SWAPPED = "Another model was loaded before the reply was finished."
-
-
 _MODEL_LOADING = "engine.runtime.model_loading"
 
 
@@ -155,7 +153,7 @@ class Supervisor:
             ModelLoadError: the model cannot be loaded or cannot run here.
             LoadCancelledError: :meth:`cancel` was called.
         """
-        with self._exclusively():
+        with self._exclusively(for_start=True):
             if self.worker is not None or self._state is EngineState.ASLEEP:
                 raise RuntimeError("the engine is already started")
             self._load_and_start()
@@ -247,8 +245,10 @@ class Supervisor:
     # -- internals --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        if not self._exclusive.acquire(blocking=False):
+    def _exclusively(self, *, for_start: bool = False) -> Iterator[None]:
+        # An announced start may not hold the lock yet: a command that took it meanwhile would make the start fail.
+        is_announced = self._state is EngineState.STARTING and not for_start
+        if is_announced or not self._exclusive.acquire(blocking=False):
             raise EngineBusyError("The engine is busy loading or unloading a model. Try again when it is done.")
         try:
             yield
@@ -332,7 +332,6 @@ class Supervisor:
             for number, module in enumerate(modules):
                 self._report("Importing PyTorch", number / len(modules))
                 import_module(module)
-            gc.freeze()  # what was imported is never freed
         finally:
             if is_collecting:
                 gc.enable()

@@ -69,6 +69,7 @@ class Running:
 @asynccontextmanager
 async def _loading(data_dir: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterator[Running]:
     monkeypatch.setattr(serving, "pin_to_first_cpu", lambda: None)
+    monkeypatch.setattr(serving, "exempt_imported_objects", lambda: None)
     monkeypatch.setattr(serving, "exempt_loaded_objects", lambda: None)
     monkeypatch.setattr("app.main.mount_ui", lambda app, _services: app)
     create_migrated_file(data_dir / "deskmate.db")

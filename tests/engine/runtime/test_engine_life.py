@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ from engine.model.folders import UNKNOWN_LENGTH, expected_info
 from engine.model.load import LoadedModel
 from engine.runtime import model_loading
 from engine.runtime.output_processor import StepOutput
+from engine.runtime.supervisor import Supervisor
 from testing.models import make_model
 from testing.waiting import eventually
 
@@ -129,6 +133,36 @@ async def test_an_engine_that_starts_in_the_background_reports_its_state(
     assert engine.info.max_model_len == expected.max_model_len, "config.json has told it"
     assert len(await read(engine.complete(PROMPT, SHORT))) > 0
     await engine.stop()
+
+
+def test_no_other_command_comes_between_the_announcement_of_a_start_and_the_start(model: Path) -> None:
+    supervisor = Supervisor(settings(model), lambda _stage, _fraction: None)
+    supervisor.announce_start()
+    for command in (partial(supervisor.sleep, 0), supervisor.wake, partial(supervisor.swap, settings(model), 0)):
+        with supervisor._exclusive, pytest.raises(EngineBusyError):
+            command()
+        with pytest.raises(EngineBusyError):  # also while the start does not hold the lock yet
+            command()
+    supervisor.start()
+    assert supervisor.status.state is EngineState.READY
+    supervisor.stop()
+
+
+def test_a_start_leaves_the_garbage_collection_as_the_program_has_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is a library, too: objects of the program that were frozen would never be freed."""
+    monkeypatch.setattr("engine.runtime.supervisor._MODEL_LOADING", "colorsys")  # stands for what is imported first
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    frozen: list[None] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    before = gc.get_threshold(), gc.isenabled()
+    supervisor = Supervisor(settings(model), lambda _stage, _fraction: None)
+    supervisor.start()
+    supervisor.stop()
+    assert "colorsys" in sys.modules
+    assert (gc.get_threshold(), gc.isenabled()) == before
+    assert not frozen
 
 
 async def test_a_background_start_that_fails_or_is_cancelled_leaves_a_stopped_engine(
