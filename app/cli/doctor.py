@@ -23,6 +23,7 @@ from engine import (
     EngineError,
     EngineSettings,
     EngineStatus,
+    ModelLoadError,
     find_model,
     has_unused_adapter,
 )
@@ -30,6 +31,7 @@ from engine import (
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/kfd")
 """Device files of GPUs that PyTorch can use: NVIDIA's, in WSL, on Jetson boards, and AMD's."""
 BUNDLED_MODEL: str = EngineSettings.model_fields["model"].default
+BUNDLED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,11 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     """Runs all checks, cheapest first."""
     yield Finding("version", describe_version())
     yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
-    yield Finding("processor", _processor())
+    yield _tried("processor", _processor)
     yield _tried("address", lambda: _address(settings))
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("database", lambda: _database(settings.resolved_database_url))
-    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _model(engine))
+    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(engine))
 
 
 def _tried(subject: str, look: Callable[[], str]) -> Finding:
@@ -117,16 +119,39 @@ def _remote(settings: EngineSettings) -> str:
     return found[0]
 
 
+def _models(settings: EngineSettings) -> str:
+    if settings.draft_model is None:
+        return _model(settings)
+    draft = settings.model_copy(update={"model": settings.draft_model, "revision": None})
+    return f"{_model(settings)}; draft model: {_model(draft)}"
+
+
 def _model(settings: EngineSettings) -> str:
     found = find_model(settings.model)
     if isinstance(found, str):
         return f"{found}, from the Hugging Face hub or its local cache"
     if found == find_model(BUNDLED_MODEL) and settings.device != "cuda":
-        for name in ("config.json", "tokenizer.json"):  # the rest is known to run, and checking it takes seconds
-            json.loads((found / name).read_bytes())
+        _check_bundled_files(found)
     else:
         from engine import prepare_model
 
         prepare_model(settings, lambda _stage, _fraction: None)  # reads configuration and tokenizer, not the weights
     adapter = ", without the LoRA adapter in it: merge the adapter into the weights to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"
+
+
+def _check_bundled_files(folder: Path) -> None:
+    """Checks that the bundled model's files are whole, without PyTorch, whose import takes seconds.
+
+    Its architecture, tokenizer and chat template are known to run.
+    """
+    for file in sorted({*folder.glob("*.json"), *(folder / name for name in BUNDLED_FILES)}):
+        try:
+            text = file.read_text("utf-8")
+            if file.suffix == ".json":
+                json.loads(text)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise ModelLoadError(
+                f"The bundled model's file {file} cannot be read: {reason}. Restore it with git, or copy it again."
+            ) from error

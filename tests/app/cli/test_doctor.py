@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -249,6 +251,49 @@ def test_a_model_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert "config.json" in finding.text
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_the_bundled_models_files_are_checked_without_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("this check imports PyTorch")
+
+    model = tmp_path / "guide"
+    shutil.copytree(find_model(doctor.BUNDLED_MODEL), model, ignore=shutil.ignore_patterns("data", "draft", "*.py"))
+    monkeypatch.setattr(doctor, "BUNDLED_MODEL", str(model))
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.model.load.prepare_model", refuse)
+        assert not _findings(tmp_path, model=str(model))["model"].serious
+        content = (model / name).read_bytes()
+        (model / name).write_bytes(content[: len(content) // 2] + b"\xff")
+        damaged = _findings(tmp_path, model=str(model))["model"]
+        (model / name).unlink()
+        missing = _findings(tmp_path, model=str(model))["model"]
+    for finding in (damaged, missing):
+        assert finding.serious
+        assert name in finding.text
+        assert "This check failed" not in finding.text
+    assert "damaged" in damaged.text
+    (model / name).write_bytes(content)
+    whole = EngineSettings(model=str(model), device="cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), whole)
+    assert finding.serious
+    assert "PyTorch finds no CUDA device" in finding.text
+
+
+def test_a_draft_model_is_checked_as_the_model_is(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    settings = EngineSettings(model=str(model), speculation=str(tmp_path / "nowhere"))
+    [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), settings)
+    assert finding.serious
+    assert f"There is no model folder at {tmp_path / 'nowhere'}" in finding.text
+    settings = settings.model_copy(update={"speculation": str(model)})
+    [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), settings)
+    assert not finding.serious
+    assert finding.text == f"folder {model}; draft model: folder {model}"
+
+
 @pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "ftp://host", "nonsense"])
 def test_a_model_server_whose_address_is_none(tmp_path: Path, url: str) -> None:
     [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), EngineSettings(remote_url=(url,)))
@@ -269,6 +314,16 @@ def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, m
     found = _findings(tmp_path)
     assert found["database"].text == "This check failed: something unforeseen."
     assert found["database"].serious
+    assert "model" in found
+
+
+def test_a_pytorch_that_cannot_be_imported_is_reported_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_may_have_gpu", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", None)  # the import statement raises ImportError
+    found = _findings(tmp_path)
+    assert found["processor"].serious
     assert "model" in found
 
 
