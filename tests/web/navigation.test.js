@@ -154,7 +154,7 @@ test("a conversation that could not be loaded is opened once the server is back,
   server.answer("/conversations/b", undefined);
   server.answer("/conversations/a", undefined);
   await tab.open("b");
-  assert.deepEqual([address(), tab.chat.targetConversationId], ["/?c=b", "a"]);
+  assert.deepEqual([address(), tab.openConversation.targetConversationId], ["/?c=b", "a"]);
   await tab.navigation.openMissed();
   assert.deepEqual([address(), tab.title, tab.marked.at(-1)], ["/?c=b", "About b", "b"]);
   server.answer("/conversations/a", undefined);
