@@ -84,7 +84,9 @@ async def serve(
     """Serves until SIGINT or SIGTERM. Replies in flight are finished, or marked as interrupted, before it returns.
 
     An engine that can start in the background does so once the page is served: until its model is loaded, the page
-    and ``GET /api/engine`` show the progress, ``/ready`` fails, and messages are refused.
+    and ``GET /api/engine`` show the progress, ``/ready`` fails, and messages are refused. With PostgreSQL it is loaded
+    before the server accepts connections: other servers may share the database, and a proxy sends messages to them
+    meanwhile.
 
     Args:
         on_ready: called once, when messages can be answered, with the path of the link that creates the first admin's
@@ -106,7 +108,8 @@ async def serve(
     with paused_gc():
         from app.main import create_app, wind_down
 
-        load = _Load(engine, on_loading) if isinstance(engine, BackgroundStart) else None
+        is_only_server = settings.resolved_database_url.startswith("sqlite")
+        load = _Load(engine, on_loading) if is_only_server and isinstance(engine, BackgroundStart) else None
         app = create_app(settings, load or _with_affinity(engine))
     config = uvicorn.Config(
         app,

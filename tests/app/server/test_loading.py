@@ -145,3 +145,37 @@ async def test_sigterm_while_the_model_loads_cancels_the_start(tmp_path: Path, m
             await server.task
     assert server.engine.loaded.cancelled()
     assert server.ready == []
+
+
+class EngineThatIsEntered(SlowEngine):
+    """Loads as its context is entered."""
+
+    is_loading = False
+
+    async def __aenter__(self) -> EngineThatIsEntered:
+        self.is_loading = True
+        await self._load()
+        return self
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_server_that_shares_its_database_accepts_connections_once_its_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """A proxy sends messages to the other servers meanwhile."""
+    monkeypatch.setattr(serving, "pin_to_first_cpu", lambda: None)
+    monkeypatch.setattr("app.main.mount_ui", lambda app, _services: app)
+    listener = serving.bind("127.0.0.1", 0)
+    engine, ready = EngineThatIsEntered(), list[str | None]()
+    settings = AppSettings(data_dir=tmp_path, database_url=database_url, _env_file=None, auto_titles=False)
+    task = asyncio.create_task(serving.serve(settings, engine, listener, ready.append))
+    async with httpx.AsyncClient(base_url=serving.address_of(listener), timeout=30) as http:
+        await eventually(lambda: engine.is_loading)
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/health")
+        engine.loaded.set_result(None)
+        await eventually(lambda: bool(ready))
+        assert (await http.get("/ready")).status_code == 200
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    listener.close()
