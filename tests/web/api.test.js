@@ -80,7 +80,7 @@ test("ids do not repeat", () => {
 
 test("signing out that fails leaves the page as it was", async () => {
   fakeFetch({ "POST /api/account/sign-out": [500, {}] });
-  await assert.rejects(signOut(), ApiError);
+  await assert.rejects(signOut(), { name: "Error", status: 500 });
   raise("pageshow");
   assert.deepEqual([place.went, place.reloads], [[], 0]);
   await errorOf([401, { error: { code: "not_signed_in", message: "No." } }]);

@@ -184,6 +184,14 @@ test("a turn carries what is unsaved, and nothing else", async () => {
   assert.equal(state.settingsForTurn(), null);
 });
 
+test("a turn without settings of its own leaves nothing to save", async () => {
+  const { state, note, sent } = panel();
+  state.open("a", seed(1), 0);
+  state.onTurnAccepted("a", state.settingsForTurn());
+  await pass(1000);
+  assert.deepEqual([state.unsaved, note.textContent, sent()], [false, "", []]);
+});
+
 test("settings that went with a turn are saved again after an older save in flight, which may arrive later", async () => {
   const { state, sent, answer } = panel();
   state.open("a", seed(0), 0);
