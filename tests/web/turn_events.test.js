@@ -61,6 +61,7 @@ test("lengths are in code points, as Python counts them", () => {
   assert.equal(codePoints("é日"), 2);
   assert.equal(codePoints("a😀b"), 3);
   assert.equal(codePoints("👩‍💻"), 3); // two emoji and a joiner
+  for (const edge of ["\u{10000}", "\u{10ffff}"]) assert.equal(codePoints(edge), 1);
   assert.equal(codePoints("\ud83d"), 1); // half a pair, as a text that was cut ends
   assert.equal(codePoints("\ud83d\ud83d\ude00"), 2);
   assert.equal(codePoints("\ude00\ud83d"), 2);
