@@ -14,6 +14,9 @@ from starlette.routing import compile_path
 
 from app.domain.accounts import Scope
 
+#: Maximum length of a part of an address between two slashes, which is that of a file name on Linux; longer: 404.
+MAX_NAME_BYTES = 255
+
 
 class Access(Enum):
     """What a route requires of its caller."""
@@ -190,13 +193,10 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/favicon.ico", _OPEN),
     Rule("GET", "/manifest.json", _USER),
     Rule("GET", "/pwa_icon", _USER),
-    Rule("GET", "/pwa_icon/{size}", _USER),
     Rule("GET", "/robots.txt", _OPEN),
     Rule("GET", "/gradio_api/theme.css", _USER),
     Rule("GET", "/gradio_api/info", _USER, scope=Scope.CHAT),
     Rule("GET", "/gradio_api/app_id", _USER),
-    Rule("GET", "/gradio_api/startup-events", _USER),
-    Rule("GET", "/gradio_api/custom_component/{id}/{environment}/{type}/{file_name}", _USER),
     Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
     # Gradio: commands. Without the session check, any user who knows a session_hash could read that session's output.
     # Those with a scope are what gradio_client requests to call /chat with an API key.
@@ -209,10 +209,9 @@ RULES: tuple[Rule, ...] = (
         runs_endpoint=True,
     ),
     Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, revocable=True, scope=Scope.CHAT),
-    Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
+    Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY, runs_endpoint=True),
     Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY, scope=Scope.CHAT),
     Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY, scope=Scope.CHAT),
-    Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
     Rule(
         "GET",
         "/gradio_api/heartbeat/{session_hash}",
@@ -252,6 +251,10 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/gradio_api/call/v2/{api_name}", _DENIED),
     Rule("GET", "/gradio_api/call/{api_name}/{event_id}", _DENIED),
     Rule("GET", "/gradio_api/call/v2/{api_name}/{event_id}", _DENIED),
+    Rule("GET", "/gradio_api/startup-events", _DENIED),  # would start the loops of Gradio's queue a second time
+    Rule("POST", "/gradio_api/component_server", _DENIED),
+    Rule("GET", "/gradio_api/custom_component/{id}/{environment}/{type}/{file_name}", _DENIED),
+    Rule("GET", "/pwa_icon/{size}", _DENIED),
     Rule("POST", "/gradio_api/upload", _DENIED),
     Rule("GET", "/gradio_api/upload_progress", _DENIED),
     Rule("POST", "/gradio_api/process_recording", _DENIED),
@@ -265,8 +268,16 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
 def rule_on(method: str, path: str) -> Ruling:
-    """Finds the rule for a request. A trailing slash makes no difference, as in routing."""
+    """Finds the rule for a request. A trailing slash makes no difference, as in routing.
+
+    No address of ours has control characters or long names, and Gradio answers 500 to some that have.
+    """
+    if _CONTROL.search(path) or any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in path.split("/")):
+        return Ruling(None, frozenset())
     path = path.rstrip("/") or "/"
     others: set[str] = set()
     for rule in RULES:

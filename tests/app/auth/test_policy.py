@@ -11,7 +11,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from app.auth.policy import RULES, Access, rule_on
+from app.auth.policy import MAX_NAME_BYTES, RULES, Access, rule_on
 from app.main import create_app
 from app.settings import AppSettings
 from testing.fake_engine import FakeEngine
@@ -79,3 +79,11 @@ def test_a_route_that_nobody_classified_is_found() -> None:
 
     app.mount("/sub", inner)
     assert ("POST", "/sub/new") in set(routes_of(app.routes))
+
+
+@pytest.mark.parametrize("name", ["a\0", "a\n", "\x1f", "\x7f", "a" * (MAX_NAME_BYTES + 1), "é" * 128])
+def test_an_address_with_control_characters_or_a_long_name_has_no_rule(name: str) -> None:
+    for path in (f"/assets/{name}", f"/gradio_api/run/{name}", f"/gradio_api/heartbeat/{name}", f"/assets/{name}/x"):
+        ruling = rule_on("POST" if "/run/" in path else "GET", path)
+        assert (ruling.rule, ruling.allowed_methods) == (None, frozenset())
+    assert rule_on("GET", "/assets/" + "a" * MAX_NAME_BYTES).rule is not None
