@@ -6,9 +6,15 @@ worthless to all callers but the one who sent it first.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 
 from app.auth.identity import Identity
+
+#: What a session_hash may be. Gradio's own are 11 letters and digits, gradio_client's are UUIDs. Gradio and this
+#: register keep thousands of them, so they are short. Gradio splits the names of its tasks at "<gradio-sep>": a hash
+#: that holds this would break every user's /cancel.
+_SESSION_HASH = re.compile(r"[A-Za-z0-9_. -]{1,128}")
 
 
 class SessionOwners:
@@ -24,7 +30,9 @@ class SessionOwners:
         self._capacity = capacity
 
     def claim(self, session_hash: str, identity: Identity) -> bool:
-        """Whether the session is this caller's. An unknown session becomes theirs."""
+        """Whether the session is this caller's. An unknown session becomes theirs, if its hash is a valid one."""
+        if _SESSION_HASH.fullmatch(session_hash) is None:
+            return False
         caller = identity.user_id, identity.key_id
         owner = self._owners.setdefault(session_hash, caller)
         self._owners.move_to_end(session_hash)
