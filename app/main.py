@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -30,6 +30,7 @@ from app.auth.static_key import KeyedLocalUser
 from app.domain.ids import LOCAL_USER_ID
 from app.services.container import Services
 from app.settings import AppSettings
+from app.ui.gradio_patches import is_streaming
 from app.ui.mount import mount_ui
 from engine import ChatEngine
 
@@ -83,6 +84,8 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         max_revocable_per_user=MAX_REVOCABLE_PER_USER if settings.accounts else None,
         cross_origin=cross_origin,
         public_endpoints=lambda: cast(frozenset[int], app.state.public_endpoints),
+        endpoints=lambda: cast(Mapping[int, int], app.state.endpoints),
+        is_streaming=lambda session_hash: is_streaming(app.state.page, session_hash),
     )
     app.add_middleware(ObservabilityMiddleware, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")

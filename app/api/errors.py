@@ -20,6 +20,7 @@ from app.errors import AppError, TooManyRequests
 
 def install_error_handlers(app: FastAPI) -> None:
     """Registers the handlers. :mod:`app.api.request_middleware` handles unexpected exceptions."""
+    app.add_exception_handler(RequestValidationError, invalid_request)
 
     @app.exception_handler(AppError)
     async def app_error(request: Request, error: AppError) -> JSONResponse:
@@ -28,16 +29,18 @@ def install_error_handlers(app: FastAPI) -> None:
             retry = {"Retry-After": str(error.retry_after)}
         return error_response(request.url.path, error.status, error.code, error.message, headers=retry)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        status = 400 if is_openai_path(request.url.path) else 422
-        message, field = describe_invalid(error.errors())
-        return error_response(request.url.path, status, "invalid_input", message, param=field)
-
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
         return error_response(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+
+
+async def invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """Handles ``RequestValidationError``: says which field is not valid, without repeating it."""
+    assert isinstance(error, RequestValidationError)
+    status = 400 if is_openai_path(request.url.path) else 422
+    message, field = describe_invalid(error.errors())
+    return error_response(request.url.path, status, "invalid_input", message, param=field)
 
 
 #: Prefix of the tags of discriminated request bodies. Pydantic puts the tags into error paths; callers don't know them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
+from app.auth.gradio_calls import check_call
 from app.auth.gradio_sessions import SessionOwners
 from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
@@ -60,12 +61,18 @@ class Guard:
         max_revocable_per_user: int | None = None,
         cross_origin: CrossOrigin | None = None,
         public_endpoints: Callable[[], Collection[int]] = tuple,
+        endpoints: Callable[[], Mapping[int, int]] | None = None,
+        is_streaming: Callable[[str], bool] | None = None,
     ) -> None:
         """Args:
         allowed_hosts: accepted ``Host`` names, besides the loopback names.
         body_seconds: see :data:`BODY_SECONDS`.
         max_revocable_per_user: maximum responses of ``revocable`` rules in flight per user; None is unlimited.
         public_endpoints: returns the ids (``fn_index``) of the Gradio endpoints that API keys may run.
+        endpoints: returns the ids of all Gradio endpoints in Python, each with the number of values it takes; calls
+            of others are refused. None refuses none.
+        is_streaming: whether Gradio has a stream for a session; others are refused, because Gradio ends
+            them with a traceback. None refuses none.
         """
         self._revocable = RevocableRequests(max_revocable_per_user)
         self._app = app
@@ -77,6 +84,8 @@ class Guard:
         self._sessions = sessions or SessionOwners()
         self._cross_origin = cross_origin or CrossOrigin()
         self._public_endpoints = public_endpoints
+        self._endpoints = endpoints
+        self._is_streaming = is_streaming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -205,17 +214,23 @@ class Guard:
             ) from None
 
     def _check_endpoint(self, rule: Rule, body: bytes, identity: Identity) -> None:
-        """Refuses an API key that names another endpoint than a public one: the rest are the page's own."""
-        if identity.key_id is None or not rule.runs_endpoint:
+        """Refuses what names no endpoint, and an API key that names another than a public one: those are the page's."""
+        if not rule.runs_endpoint:
             return
-        named = _field(body, "fn_index")
+        fields = _fields(body)
+        named = (fields or {}).get("fn_index")
         # By type: Gradio also reads true, "1" and 1.0 as 1.
-        if type(named) is not int or named not in self._public_endpoints():
+        if identity.key_id is not None and (type(named) is not int or named not in self._public_endpoints()):
             raise RequestRefused(403, "not_allowed", "An API key can only call the endpoint /chat.")
+        if fields is not None and self._endpoints is not None:
+            check_call(fields, self._endpoints())
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes, identity: Identity) -> None:
         for session_hash in _session_hashes(rule, scope, body):
-            if not self._sessions.claim(session_hash, identity):
+            is_theirs = self._sessions.claim(session_hash, identity)
+            if is_theirs and rule.session is SessionIn.QUERY and self._is_streaming is not None:
+                is_theirs = self._is_streaming(session_hash)
+            if not is_theirs:
                 raise RequestRefused(404, "not_found", "There is nothing at this address.")
 
 
@@ -292,19 +307,21 @@ def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
         match = rule.match(scope["path"].rstrip("/"))
         return [match["session_hash"]] if match else []
     if rule.session is SessionIn.QUERY:
-        return parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [])
+        # A blank value counts: Gradio reads it as a session too.
+        return parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("session_hash", [])
     if rule.session is SessionIn.BODY:
-        named = _field(body, "session_hash")
+        named = (_fields(body) or {}).get("session_hash")
         return [named] if isinstance(named, str) else []
     return []
 
 
-def _field(body: bytes, name: str) -> Any:
-    """Returns a field of a JSON object; None if there is none, or the body is something else."""
+def _fields(body: bytes) -> dict[str, Any] | None:
+    """Returns the fields of a JSON object; None if the body is something else."""
     try:
-        return json.loads(body).get(name)
-    except (ValueError, AttributeError, RecursionError):
+        read = json.loads(body)
+    except (ValueError, RecursionError):
         return None
+    return read if isinstance(read, dict) else None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

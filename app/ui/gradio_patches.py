@@ -22,7 +22,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 import structlog
 from jinja2 import BaseLoader, Environment, TemplateNotFound
@@ -276,6 +276,18 @@ def raise_max_threads(page: gr.Blocks, max_threads: int) -> None:
 
 
 @_patch
+def limit_sessions(page: gr.Blocks, max_sessions: int) -> None:
+    """Sets of how many sessions Gradio keeps the state: of the most recently used ones.
+
+    ``state_session_capacity`` is an argument of ``launch()`` (``gradio/blocks.py``, line 3222), which a mounted page
+    does not call: without this it is 10,000, and each takes some 80 KB, also for a session_hash that a program made up.
+    Call it before the page is mounted.
+    """
+    _expect(isinstance(getattr(page, "state_session_capacity", None), int), "Blocks.state_session_capacity")
+    page.state_session_capacity = max_sessions
+
+
+@_patch
 def wake_queue(page: gr.Blocks) -> None:
     """Makes the loops of Gradio's queue sleep until there is work: an event starts at once, and an idle queue rests.
 
@@ -384,11 +396,29 @@ def count_unread_messages(page: gr.Blocks, session_hash: str | None) -> int:
     (``pending_messages_per_session`` in ``gradio/queueing.py``, lines 129 and 248).
     """
     try:
-        messages = getattr(getattr(page, "_queue", None), "pending_messages_per_session", None)
-        _expect(callable(getattr(messages, "get", None)), "Queue.pending_messages_per_session")
-        unread = messages.get(session_hash)  # type: ignore[union-attr]
-        _expect(unread is None or isinstance(unread, asyncio.Queue), "the messages of a session to be a queue")
+        unread = _messages_of(page, session_hash)
         return unread.qsize() if unread is not None else 0
     except GradioChangedError as changed:
         _report("count_unread_messages", changed)
         return 0
+
+
+def is_streaming(page: gr.Blocks, session_hash: str) -> bool:
+    """Whether the queue has messages for a session, or may get some; True if this cannot be known. Changes nothing.
+
+    Gradio answers 200 to a request for any other stream and then raises an error in it, which puts a traceback into the
+    log (``sse_stream`` in ``gradio/routes.py``, line 1830).
+    """
+    try:
+        return _messages_of(page, session_hash) is not None
+    except GradioChangedError as changed:
+        _report("is_streaming", changed)
+        return True
+
+
+def _messages_of(page: gr.Blocks, session_hash: str | None) -> asyncio.Queue[Any] | None:
+    messages = getattr(getattr(page, "_queue", None), "pending_messages_per_session", None)
+    _expect(callable(getattr(messages, "get", None)), "Queue.pending_messages_per_session")
+    unread = messages.get(session_hash)  # type: ignore[union-attr]
+    _expect(unread is None or isinstance(unread, asyncio.Queue), "the messages of a session to be a queue")
+    return cast("asyncio.Queue[Any] | None", unread)

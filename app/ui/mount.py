@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 
+from app.api.errors import invalid_request
 from app.auth.identity import identity_of
 from app.ui.component_files import files_served_at
 from app.ui.gradio_patches import (
+    limit_sessions,
     preload,
     raise_max_threads,
     stop_loading_timer,
@@ -27,6 +30,8 @@ from app.ui.theme import HEAD, page_theme
 if TYPE_CHECKING:
     from app.services.container import Services
 
+MAX_SESSIONS = 500
+"""Of how many sessions Gradio keeps the state. The page keeps nothing there: one that is dropped is made anew."""
 MAX_EVENTS = 256
 """How many events of Gradio's queue run at once (the others wait in it), and how many threads run listeners."""
 
@@ -48,6 +53,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     app.mount(FILES_URL, PageFiles(directory=STATIC_DIR), name="ui-static")
     page = _queued_page(services)
     app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")
+    app.state.endpoints = {id: len(fn.inputs) for id, fn in page.fns.items() if fn.fn is not None}
+    app.state.page = page
     gr.mount_gradio_app(
         app,
         page,
@@ -63,6 +70,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         pwa=False,
         mcp_server=False,
         allowed_paths=[],
+        # Gradio's own handler repeats the field that it refuses, and fails with a traceback if that is NaN.
+        app_kwargs={"exception_handlers": {RequestValidationError: invalid_request}},
     )
     return app
 
@@ -71,6 +80,7 @@ def _queued_page(services: Callable[[], Services]) -> gr.Blocks:
     with files_served_at(FILES_URL):
         page = build_page(services)
     page.queue(default_concurrency_limit=None, api_open=False)  # /chat is called through the queue only
+    limit_sessions(page, MAX_SESSIONS)
     raise_max_threads(page, MAX_EVENTS)
     wake_queue(page)
     return page

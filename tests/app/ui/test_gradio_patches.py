@@ -27,6 +27,8 @@ from app.ui.gradio_patches import (
     TIMER,
     GradioChangedError,
     count_unread_messages,
+    is_streaming,
+    limit_sessions,
     preload,
     raise_max_threads,
     stop_loading_timer,
@@ -566,9 +568,12 @@ async def test_unread_messages_are_counted_until_they_are_read() -> None:
     page = one_listener(lambda value: value)
     async with serving(page) as session:
         assert count_unread_messages(page, "one") == 0
+        assert not is_streaming(page, "one")
         await session("one").join(0, 1)
         assert count_unread_messages(page, "one") > 0
+        assert is_streaming(page, "one")
         assert count_unread_messages(page, "other") == 0
+        assert not is_streaming(page, "other")
         assert await session("one").results() == [1]
         assert count_unread_messages(page, "one") == 0
 
@@ -579,4 +584,20 @@ def test_unread_messages_that_are_held_otherwise_are_not_counted(held: object, w
     page._queue.pending_messages_per_session = held
     for _ in range(2):
         assert count_unread_messages(page, "one") == 0
+    assert len(warnings) == 1
+    warnings.clear()
+    for _ in range(2):
+        assert is_streaming(page, "one")
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("held", [None, "many"])
+def test_blocks_without_a_limit_of_sessions_stay_as_they_are(held: object, warnings: list[str]) -> None:
+    page = gr.Blocks(analytics_enabled=False)
+    limit_sessions(page, 7)
+    assert page.state_session_capacity == 7
+    assert warnings == []
+    page.state_session_capacity = held
+    limit_sessions(page, 7)
+    assert page.state_session_capacity == held
     assert len(warnings) == 1
