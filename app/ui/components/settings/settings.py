@@ -111,7 +111,7 @@ async def _no_prompt(name: str) -> None:  # noqa: ARG001 - there is none of any 
 def _prompt_listener(find_prompt: FindPrompt) -> Callable[[object], Awaitable[dict[str, Any]]]:
     async def choose_prompt(name: object) -> dict[str, Any]:
         """Return the name, with ``prompt``, or with ``error``, a sentence, if it is gone since the page has loaded."""
-        if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+        if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS or not _is_encodable(name):
             raise gr.Error("There is no such system prompt. Choose one from the list.", print_exception=False)
         if name in _NO_PROMPTS:
             return {"name": name}
@@ -121,6 +121,15 @@ def _prompt_listener(find_prompt: FindPrompt) -> Callable[[object], Awaitable[di
         return {"name": name, "prompt": dict(prompt)}
 
     return choose_prompt
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a response can repeat ``name``: JSON can hold half of a surrogate pair, which UTF-8 cannot encode."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _controls() -> dict[str, Component]:
