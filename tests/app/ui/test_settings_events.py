@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -38,7 +38,7 @@ async def endpoint_of(http: httpx.AsyncClient, control: str = "dm-preset") -> di
     return found
 
 
-async def body_of(http: httpx.AsyncClient, data: list[object], session: str, control: str) -> dict[str, Any]:
+async def body_of(http: httpx.AsyncClient, data: Sequence[object], session: str, control: str) -> dict[str, Any]:
     """What a browser sends for this choice."""
     return {"fn_index": (await endpoint_of(http, control))["id"], "session_hash": session, "data": data}
 
