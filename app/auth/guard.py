@@ -123,6 +123,7 @@ class Guard:
             if identity is not None:
                 self._check_endpoint(rule, body, identity)
                 self._check_session(rule, scope, body, identity)
+                self._check_call(rule, body)
         except RequestRefused as refusal:
             await refusal_response(scope, refusal)(scope, receive, send)
             return
@@ -214,15 +215,18 @@ class Guard:
             ) from None
 
     def _check_endpoint(self, rule: Rule, body: bytes, identity: Identity) -> None:
-        """Refuses what names no endpoint, and an API key that names another than a public one: those are the page's."""
-        if not rule.runs_endpoint:
+        """Refuses an API key that names another endpoint than a public one: the rest are the page's own."""
+        if identity.key_id is None or not rule.runs_endpoint:
             return
-        fields = _fields(body)
-        named = (fields or {}).get("fn_index")
+        named = (_fields(body) or {}).get("fn_index")
         # By type: Gradio also reads true, "1" and 1.0 as 1.
-        if identity.key_id is not None and (type(named) is not int or named not in self._public_endpoints()):
+        if type(named) is not int or named not in self._public_endpoints():
             raise RequestRefused(403, "not_allowed", "An API key can only call the endpoint /chat.")
-        if fields is not None and self._endpoints is not None:
+
+    def _check_call(self, rule: Rule, body: bytes) -> None:
+        """Refuses a call that no Gradio endpoint takes. Comes last: in another user's session, every call is a 404."""
+        fields = _fields(body)
+        if rule.runs_endpoint and fields is not None and self._endpoints is not None:
             check_call(fields, self._endpoints())
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes, identity: Identity) -> None:

@@ -304,11 +304,14 @@ async def test_a_slept_model_that_is_gone_keeps_it_asleep_and_can_be_tried_again
 
 @pytest.mark.parametrize("when", ["Loading weights", "Warming up"])
 async def test_a_start_that_is_cancelled_ends_at_once_and_can_be_repeated(one: Path, when: str) -> None:
-    reached = threading.Event()
+    reached, others = threading.Event(), set(threading.enumerate())
 
     def progress(stage: str, _fraction: float) -> None:
         if stage == when:
             reached.set()
+
+    def own_threads() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each not in others and each.name.startswith("deskmate")]
 
     engine = Engine(EngineSettings(model=str(one), dtype="float32"), progress=progress)
     # Slow from there on: each further piece waits for the cancellation.
@@ -325,7 +328,7 @@ async def test_a_start_that_is_cancelled_ends_at_once_and_can_be_repeated(one: P
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    await eventually(lambda: not any(thread.name.startswith("deskmate") for thread in threading.enumerate()))
+    await eventually(lambda: not own_threads())
     assert engine.status.state is EngineState.STOPPED
     engine._supervisor._report = report  # type: ignore[method-assign]
     await engine.start()
