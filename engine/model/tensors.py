@@ -1,0 +1,35 @@
+"""A checkpoint's tensors, read one at a time, so that a model never lies in memory twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTensor:
+    """A matrix in one of GGML's block formats, as it lies in its file: each row is a sequence of blocks.
+
+    Formats: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h
+    """
+
+    format: str  #: GGML's name, such as ``Q4_K``
+    blocks: Tensor  #: uint8 ``[outputs, bytes of a row]``, mapped from the file
+    inputs: int  #: numbers in a row
+
+
+class TensorSource(Protocol):
+    """The tensors of a checkpoint, by the names of transformers' parameters (``model.layers.0.mlp.up_proj.weight``)."""
+
+    def names(self) -> Iterable[str]:
+        """Returns the names of all tensors."""
+
+    def read(self, name: str) -> Tensor | BlockTensor:
+        """Returns a tensor, mapped from its file where the file's format allows it.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
