@@ -20,6 +20,8 @@ unset UV_BREAK_SYSTEM_PACKAGES UV_BUILD_CONSTRAINT UV_COMPILE_BYTECODE UV_CONSTR
     UV_WORKING_DIR
 # The system's certificates, as pip uses them: a company's proxy may have one of its own.
 export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
+# So does Node: without it npm fails behind such a proxy.
+export NODE_USE_SYSTEM_CA=${NODE_USE_SYSTEM_CA:-1}
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 log=.venv/install.log
 
