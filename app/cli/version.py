@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def describe_version(root: Path = ROOT) -> str:
 
 def _commit(root: Path) -> str | None:
     """The short hash of the commit in ``root``, with ``-dirty`` if tracked files differ from it; None if unknown."""
-    if not (root / ".git").exists():  # git would look in the folders above, which may be another project's
+    # git would look in the folders above, which may be another project's. Unlike Path.exists, os.path.exists does not raise
+    # where access is denied.
+    if not os.path.exists(root / ".git"):
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
     try:

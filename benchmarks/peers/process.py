@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -18,6 +19,7 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 900
 RUN_SECONDS = 900
+LAST_WORDS_SECONDS = 5
 
 
 class PeerError(Exception):
@@ -79,10 +81,9 @@ class PeerProcess:
 
     def stop(self) -> None:
         """Ends the process. Idempotent."""
-        if self._process.returncode is not None:
-            return
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        if self._process.returncode is None:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -102,6 +103,8 @@ class PeerProcess:
                 raise PeerError(f"it did not answer within {seconds:.0f} s")
             piece = self._process.stdout.read(1 << 20)
             if not piece:
+                with suppress(subprocess.TimeoutExpired):  # its last words may follow the end of its output
+                    self._process.wait(LAST_WORDS_SECONDS)
                 raise PeerError(f"it died: {_last_line(self._log)}")
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
