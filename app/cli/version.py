@@ -19,7 +19,7 @@ def describe_version(root: Path = ROOT) -> str:
 
 def _commit(root: Path) -> str | None:
     """The short hash of the commit in ``root``, with ``-dirty`` if tracked files differ from it; None if unknown."""
-    # git would look in the folders above, which may be another project's. Unlike Path.exists, os.path.exists does not raise
+    # git would look in the folders above, which may be another project's. Unlike Path.exists, this does not raise
     # where access is denied.
     if not os.path.exists(root / ".git"):
         return None
