@@ -14,6 +14,8 @@ import torch
 
 log = logging.getLogger(__name__)
 
+_MADV_DONTNEED = 4  #: on Linux
+
 
 def available_memory(device: torch.device) -> int:
     """Returns the bytes that can be allocated now without evicting or swapping anything."""
@@ -46,6 +48,21 @@ def release_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+def release_mapped_pages(part: torch.Tensor) -> None:
+    """Takes the pages of a tensor out of the process's memory; reading them again maps them from the file again.
+
+    Args:
+        part: contiguous, in a file that is mapped, and never written to: in other memory its numbers would be lost.
+    """
+    if sys.platform != "linux":
+        return
+    page = os.sysconf("SC_PAGE_SIZE")
+    start = -(-part.data_ptr() // page) * page  # whole pages only: others may hold a neighbour that is in use
+    length = (part.data_ptr() + part.nbytes) // page * page - start
+    if length > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_DONTNEED)
 
 
 def clear_error_frames(error: BaseException) -> None:

@@ -12,19 +12,27 @@ _WEIGHTS = "adapter_model*.safetensors"
 
 
 def has_unused_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter. With PEFT installed, transformers applies it while it loads."""
-    if not (any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()):
+    """Whether the folder holds an adapter that is not applied."""
+    return _has_adapter(folder) and not is_adapter_applied(folder)
+
+
+def is_adapter_applied(folder: Path) -> bool:
+    """Whether the folder holds an adapter that transformers applies while it loads: with PEFT installed, it does."""
+    if not _has_adapter(folder):
         return False
     from transformers.utils import is_peft_available
 
-    return not is_peft_available()
+    return bool(is_peft_available())
 
 
 def is_adapter_only(folder: Path) -> bool:
     """Whether the folder holds an adapter and no model."""
-    has_adapter = any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()
     has_weights = set(folder.glob("*.safetensors")) > set(folder.glob(_WEIGHTS))
-    return has_adapter and not ((folder / "config.json").is_file() and has_weights)
+    return _has_adapter(folder) and not ((folder / "config.json").is_file() and has_weights)
+
+
+def _has_adapter(folder: Path) -> bool:
+    return any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()
 
 
 def adapter_alone(name: str, folder: Path) -> ModelLoadError:

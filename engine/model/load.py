@@ -5,35 +5,29 @@ Weights, tokenizers and chat templates come from transformers untouched; nothing
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import has_unused_adapter
 from engine.model.attention_hook import AttentionNeeds, LayerProbe
+from engine.model.checkpoint import Checkpoint
 from engine.model.folders import find_model
-from engine.model.hub import fetch_description, fetch_weights
 from engine.model.position_check import check_positions
 from engine.model.probe import min_cache_window, probe_calls, run_probe_step
 from engine.model.quantization import choose_linears
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
+from engine.model.safetensors_folder import open_folder
 from engine.model.weights import Progress, copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
-from engine.text.chat_template import ChatTemplate
 
 log = logging.getLogger(__name__)
-
-SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
-STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
 
 
 class CompiledDecoder(Protocol):
@@ -130,12 +124,13 @@ def load_checkpoint(
         ModelLoadError: the folder is missing or incomplete, the weights are pickled, the model needs remote code, or
             its architecture has no attention hook or keeps other state than keys and values.
     """
-    source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
     linear_classes = choose_linears(settings.quantization, device, dtype)
-    folder, config, tokenizer = _read(source, settings, progress)
-    module = load_weights(folder, settings.model, dtype, device, progress)
+    checkpoint = open_checkpoint(settings, progress)
+    config, tokenizer, generation_config = checkpoint.config, checkpoint.tokenizer, checkpoint.generation_config
+    assert checkpoint.folder is not None, "every kind of checkpoint that is opened so far can be loaded by transformers"
+    module = load_weights(checkpoint.folder, settings.model, dtype, device, progress)
     calls = probe_calls(module, config, device, settings.model)
     layers, needs = calls.layers, calls.needs
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -161,9 +156,8 @@ def load_checkpoint(
         _check_replaced(module, device, settings)
     if device.type == "cpu":
         copy_weights(module)
-    generation_config = module.generation_config
     return LoadedModel(
-        name=Path(settings.model).name if isinstance(source, Path) else settings.model,
+        name=checkpoint.name,
         module=module,
         tokenizer=tokenizer,
         generation_config=generation_config,
@@ -179,7 +173,7 @@ def load_checkpoint(
         rotary=rotary,
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
-        has_unused_adapter=has_unused_adapter(folder),
+        has_unused_adapter=checkpoint.has_unused_adapter,
         decoder=decoder,
     )
 
@@ -204,26 +198,19 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     Raises:
         ModelLoadError: as :func:`load_checkpoint`, except for errors that only show when the weights are loaded.
     """
-    folder, config, _ = _read(find_model(settings.model), settings, progress)
-    on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    stored: torch.dtype = getattr(config, "dtype", None) or torch.float32
+    checkpoint = open_checkpoint(settings, progress)
+    stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
-    return on_disk * wanted.itemsize // stored.itemsize
+    return checkpoint.weight_bytes * wanted.itemsize // stored.itemsize
 
 
-def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> tuple[Path, Any, Any]:
-    """Returns the folder with the weights, fetched from the hub if necessary, and its configuration and tokenizer."""
-    name = settings.model
-    progress(f"Reading {name}", 0.0)
-    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
-    config = _load_config(folder, name)
-    _refuse_what_cannot_run(config, name)
-    tokenizer = _load_tokenizer(folder, name)
-    ChatTemplate(tokenizer).check(name)
-    progress(f"Reading {name}", 1.0)
-    if folder is not source:
-        fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
-    return folder, config, tokenizer
+def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:
+    """Opens the files of the model named in ``settings``, of whatever kind they are; downloads missing ones.
+
+    Raises:
+        ModelLoadError: they are missing, incomplete or damaged, or the model cannot run here.
+    """
+    return open_folder(find_model(settings.model), settings, progress)
 
 
 def _choose_device(choice: str) -> torch.device:
@@ -263,57 +250,6 @@ def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if native else torch.float16
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if native else torch.float32
-
-
-def _load_config(folder: Path, name: str) -> Any:
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
-        if "trust_remote_code" in str(error):
-            raise ModelLoadError(
-                f"{name} brings its own Python code, which Deskmate never runs. "
-                "Choose a model whose architecture is part of transformers."
-            ) from error
-        raise ModelLoadError(
-            f"{name} cannot be read: {first_line(error)} Its architecture may be unknown to "
-            "this version of transformers, or config.json may be damaged."
-        ) from error
-
-
-def _refuse_what_cannot_run(config: Any, name: str) -> None:
-    if config.is_encoder_decoder:
-        raise ModelLoadError(
-            f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."
-        )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ModelLoadError(
-            f"{name} holds quantized weights, which this version cannot run. Use the unquantized weights of the model."
-        )
-    architecture = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if architecture is None:
-        raise ModelLoadError(
-            f"{name} is a {config.model_type} model, which transformers cannot run as a causal language model."
-        )
-    text_config = config.get_text_config()
-    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES - STATELESS_LAYER_TYPES
-    if layer_types:
-        raise ModelLoadError(
-            f"{name} has layers of the kind {', '.join(sorted(layer_types))}; Deskmate's cache holds keys and values "
-            "of full and sliding-window attention only."
-        )
-    implementation = architecture[0] if isinstance(architecture, tuple) else architecture
-    if not implementation._supports_attention_backend:
-        raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for a custom "
-            "attention function."
-        )
-
-
-def _load_tokenizer(folder: Path, name: str) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
 
 
 def _context_window(text_config: Any) -> int:

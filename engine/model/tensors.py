@@ -33,3 +33,10 @@ class TensorSource(Protocol):
         Raises:
             KeyError: there is no such tensor.
         """
+
+    def release(self, part: Tensor) -> None:
+        """Gives the memory of a part that was read back to the system, if it is mapped; reading it again is allowed.
+
+        Args:
+            part: a tensor that :meth:`read` returned, or some of its rows. It was not written to.
+        """

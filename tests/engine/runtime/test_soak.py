@@ -29,7 +29,7 @@ from benchmarks.machine import open_files, resident_bytes
 from engine import Engine, EngineError, EngineSettings, EngineState, SamplingParams
 from engine.device.memory import release_memory
 from engine.execution.runner import Runner
-from engine.model import load
+from engine.model import safetensors_folder
 from testing.models import make_model
 from testing.waiting import eventually
 
@@ -249,7 +249,7 @@ class Soak:
 async def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps every record
     # The tokenizers library never frees about 0.1 MB of each tokenizer that has encoded something: load them once.
-    monkeypatch.setattr(load, "_load_tokenizer", _Once(load._load_tokenizer))
+    monkeypatch.setattr(safetensors_folder, "_load_tokenizer", _Once(safetensors_folder._load_tokenizer))
     models = [make_model(tmp_path / arch, arch, seed=seed) for seed, arch in enumerate(("llama", "qwen3"))]
     settings = EngineSettings(
         model=str(models[0]),

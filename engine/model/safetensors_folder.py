@@ -1,0 +1,166 @@
+"""Opens a model folder in the layout of the Hugging Face hub: config.json, a tokenizer and safetensors files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from engine.device.memory import release_mapped_pages
+from engine.errors import ModelLoadError, first_line
+from engine.model.adapters import has_unused_adapter, is_adapter_applied
+from engine.model.checkpoint import Checkpoint
+from engine.model.hub import fetch_description, fetch_weights
+from engine.model.tensors import TensorSource
+from engine.model.weights import Progress
+from engine.settings import EngineSettings
+from engine.text.chat_template import ChatTemplate
+
+SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
+_SINGLE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+def open_folder(source: Path | str, settings: EngineSettings, progress: Progress) -> Checkpoint:
+    """Opens a model folder, fetched from the hub if necessary.
+
+    Args:
+        source: the folder, or a hub id.
+
+    Raises:
+        ModelLoadError: the folder is incomplete or damaged, or the model cannot run here.
+    """
+    name = settings.model
+    progress(f"Reading {name}", 0.0)
+    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
+    config = _load_config(folder, name)
+    _refuse_what_cannot_run(config, name)
+    tokenizer = _load_tokenizer(folder, name)
+    ChatTemplate(tokenizer).check(name)
+    progress(f"Reading {name}", 1.0)
+    if folder is not source:
+        fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
+    return Checkpoint(
+        name=Path(name).name if isinstance(source, Path) else name,
+        config=config,
+        tokenizer=tokenizer,
+        generation_config=_load_generation_config(folder, name),
+        tensors=open_tensors(folder, name),
+        folder=folder,
+        weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
+        has_unused_adapter=has_unused_adapter(folder),
+    )
+
+
+def open_tensors(folder: Path, name: str) -> TensorSource | None:
+    """Returns the tensors of the files that transformers would load; None if it would load something else besides.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged.
+    """
+    if is_adapter_applied(folder):
+        return None
+    try:
+        files = _weight_files(folder)
+        return SafetensorsTensors([folder / file for file in files]) if files else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise ModelLoadError(f"The weights of {name} cannot be loaded: {first_line(error)}") from error
+
+
+def _weight_files(folder: Path) -> Sequence[str]:
+    if (folder / _SINGLE_FILE).is_file():
+        return (_SINGLE_FILE,)
+    index = folder / _INDEX
+    return sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else ()
+
+
+class SafetensorsTensors:
+    """The tensors of safetensors files, mapped into memory. A :class:`engine.model.tensors.TensorSource`.
+
+    Raises:
+        OSError, SafetensorError: a file cannot be opened, or is shorter than its header says.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._file_of: dict[str, Any] = {}
+        for file in files:
+            opened: Any = safe_open(file, framework="pt")
+            self._file_of.update(dict.fromkeys(opened.keys(), opened))
+
+    def names(self) -> Iterable[str]:
+        return self._file_of
+
+    def read(self, name: str) -> Tensor:
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+    def release(self, part: Tensor) -> None:
+        release_mapped_pages(part)
+
+
+def _load_config(folder: Path, name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        if "trust_remote_code" in str(error):
+            raise ModelLoadError(
+                f"{name} brings its own Python code, which Deskmate never runs. "
+                "Choose a model whose architecture is part of transformers."
+            ) from error
+        raise ModelLoadError(
+            f"{name} cannot be read: {first_line(error)} Its architecture may be unknown to "
+            "this version of transformers, or config.json may be damaged."
+        ) from error
+
+
+def _refuse_what_cannot_run(config: Any, name: str) -> None:
+    if config.is_encoder_decoder:
+        raise ModelLoadError(
+            f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelLoadError(
+            f"{name} holds quantized weights, which this version cannot run. Use the unquantized weights of the model."
+        )
+    architecture = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if architecture is None:
+        raise ModelLoadError(
+            f"{name} is a {config.model_type} model, which transformers cannot run as a causal language model."
+        )
+    text_config = config.get_text_config()
+    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES - STATELESS_LAYER_TYPES
+    if layer_types:
+        raise ModelLoadError(
+            f"{name} has layers of the kind {', '.join(sorted(layer_types))}; Deskmate's cache holds keys and values "
+            "of full and sliding-window attention only."
+        )
+    implementation = architecture[0] if isinstance(architecture, tuple) else architecture
+    if not implementation._supports_attention_backend:
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for a custom "
+            "attention function."
+        )
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
+
+
+def _load_generation_config(folder: Path, name: str) -> GenerationConfig:
+    """Returns the folder's generation config, otherwise what its config.json says, as transformers does."""
+    try:
+        try:
+            return GenerationConfig.from_pretrained(folder)
+        except OSError:
+            return GenerationConfig.from_pretrained(folder, config_file_name="config.json", _from_model_config=True)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"The generation_config.json of {name} cannot be read: {first_line(error)}") from error
