@@ -39,6 +39,8 @@ def _without_privileges(folder: Path) -> Iterator[None]:
         parent.chmod(0o777)
     os.seteuid(NOBODY)
     try:
+        if not os.path.exists(Path(__file__)):
+            pytest.skip("this checkout lies in a folder that only root may read")
         yield
     finally:
         os.seteuid(0)
