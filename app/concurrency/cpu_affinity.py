@@ -28,5 +28,7 @@ def pin_to_first_cpu() -> None:
 def lower_thread_priority() -> None:
     """Lowers the calling thread's priority, so that other threads on its CPU run first."""
     if _HAS_TWO_CPUS:
+        thread = threading.get_native_id()
+        lowered = max(os.getpriority(os.PRIO_PROCESS, thread), _NICENESS)  # the whole program may run at a lower one
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, thread, lowered)
