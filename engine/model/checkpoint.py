@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from engine.model.quantized import QuantizedFormat
 from engine.model.tensors import TensorSource
 
 
@@ -32,4 +33,5 @@ class Checkpoint:
     tensors: TensorSource | None  #: None if only transformers can read the weights
     folder: Path | None  #: the folder that transformers loads the weights from
     weight_bytes: int  #: of all weights in the files
+    quantized: QuantizedFormat | None = None  #: how the files store the weights that ``tensors`` dequantizes
     has_unused_adapter: bool = False  #: the folder also holds a LoRA adapter, which is not applied

@@ -20,6 +20,8 @@ from engine.model.folders import find_model
 from engine.model.position_check import check_positions
 from engine.model.probe import min_cache_window, probe_calls, run_probe_step
 from engine.model.quantization import choose_linears
+from engine.model.quantized import DequantizedSource
+from engine.model.quantized.module import load_dequantized
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
@@ -129,8 +131,7 @@ def load_checkpoint(
     linear_classes = choose_linears(settings.quantization, device, dtype)
     checkpoint = open_checkpoint(settings, progress)
     config, tokenizer, generation_config = checkpoint.config, checkpoint.tokenizer, checkpoint.generation_config
-    assert checkpoint.folder is not None, "every kind of checkpoint that is opened so far can be loaded by transformers"
-    module = load_weights(checkpoint.folder, settings.model, dtype, device, progress)
+    module = _load_module(checkpoint, settings.model, dtype, device, progress)
     calls = probe_calls(module, config, device, settings.model)
     layers, needs = calls.layers, calls.needs
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -176,6 +177,18 @@ def load_checkpoint(
         has_unused_adapter=checkpoint.has_unused_adapter,
         decoder=decoder,
     )
+
+
+def _load_module(
+    checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Any:
+    """Returns the model with its weights, as transformers makes it."""
+    if isinstance(checkpoint.tensors, DequantizedSource):
+        module = load_dequantized(checkpoint.config, checkpoint.tensors, name, dtype, device, progress)
+        module.generation_config = checkpoint.generation_config
+        return module
+    assert checkpoint.folder is not None, "every other kind of checkpoint can be loaded by transformers"
+    return load_weights(checkpoint.folder, name, dtype, device, progress)
 
 
 def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:

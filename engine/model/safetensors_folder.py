@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.errors import ModelLoadError, first_line
 from engine.model.adapters import has_unused_adapter, is_adapter_applied
 from engine.model.checkpoint import Checkpoint
 from engine.model.hub import fetch_description, fetch_weights
+from engine.model.quantized import DequantizedSource, QuantizedFormat, read_format
 from engine.model.tensors import TensorSource
 from engine.model.weights import Progress
 from engine.settings import EngineSettings
@@ -41,19 +42,24 @@ def open_folder(source: Path | str, settings: EngineSettings, progress: Progress
     folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
     config = _load_config(folder, name)
     _refuse_what_cannot_run(config, name)
+    quantized = _quantized_format(config, name)
     tokenizer = _load_tokenizer(folder, name)
     ChatTemplate(tokenizer).check(name)
     progress(f"Reading {name}", 1.0)
     if folder is not source:
         fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
+    tensors = open_tensors(folder, name)
+    if quantized is not None:
+        tensors = _dequantized(tensors, quantized, name)
     return Checkpoint(
         name=Path(name).name if isinstance(source, Path) else name,
         config=config,
         tokenizer=tokenizer,
         generation_config=_load_generation_config(folder, name),
-        tensors=open_tensors(folder, name),
-        folder=folder,
+        tensors=tensors,
+        folder=folder if quantized is None else None,
         weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
+        quantized=quantized,
         has_unused_adapter=has_unused_adapter(folder),
     )
 
@@ -124,10 +130,6 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
         raise ModelLoadError(
             f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."
         )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ModelLoadError(
-            f"{name} holds quantized weights, which this version cannot run. Use the unquantized weights of the model."
-        )
     architecture = AutoModelForCausalLM._model_mapping.get(type(config), None)
     if architecture is None:
         raise ModelLoadError(
@@ -146,6 +148,25 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
             f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for a custom "
             "attention function."
         )
+
+
+def _quantized_format(config: Any, name: str) -> QuantizedFormat | None:
+    """Returns how the weights are quantized, and takes it out of the configuration: the model's module is dense."""
+    fields = getattr(config, "quantization_config", None)
+    if fields is None:
+        return None
+    found = read_format(fields if isinstance(fields, Mapping) else fields.to_dict(), name)
+    del config.quantization_config
+    return found
+
+
+def _dequantized(tensors: TensorSource | None, quantized: QuantizedFormat, name: str) -> DequantizedSource:
+    if tensors is None:
+        raise ModelLoadError(
+            f"{name} holds quantized weights ({quantized.label}) without a model.safetensors or its index, or with a "
+            "LoRA adapter; neither can be loaded."
+        )
+    return DequantizedSource(tensors, quantized, name)
 
 
 def _load_tokenizer(folder: Path, name: str) -> Any:

@@ -27,7 +27,7 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
         ModelLoadError: the weights are missing, damaged, incomplete or too large.
     """
     try:
-        with _reported_loading(progress):
+        with reported_loading(progress):
             module, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 trust_remote_code=False,
@@ -37,7 +37,7 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
                 output_loading_info=True,
             )
     except torch.OutOfMemoryError as error:
-        raise _too_large(name, device) from error
+        raise too_large(name, device) from error
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
         reason = first_line(error)
         if "ignore_mismatched_sizes" in reason:  # transformers suggests an option that cannot be set here
@@ -51,7 +51,7 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
     try:
         module.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError as error:
-        raise _too_large(name, device) from error
+        raise too_large(name, device) from error
     return module
 
 
@@ -65,7 +65,8 @@ def copy_weights(module: nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
-def _too_large(model: str, device: torch.device) -> ModelLoadError:
+def too_large(model: str, device: torch.device) -> ModelLoadError:
+    """Returns the error of a model that does not fit into a device's memory."""
     return ModelLoadError(
         f"{model} does not fit into the memory of the {device.type} device. Use a smaller model, a shorter number "
         "format (dtype=bfloat16), or free memory there."
@@ -73,7 +74,7 @@ def _too_large(model: str, device: torch.device) -> ModelLoadError:
 
 
 @contextmanager
-def _reported_loading(progress: Progress) -> Iterator[None]:
+def reported_loading(progress: Progress) -> Iterator[None]:
     """Sends transformers' own loading progress to ``progress`` instead of the terminal."""
 
     def hook(_factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
