@@ -136,6 +136,8 @@ def _model(settings: EngineSettings) -> str:
         from engine import prepare_model
 
         prepare_model(settings, lambda _stage, _fraction: None)  # reads configuration and tokenizer, not the weights
+    if found.is_file():
+        return f"file {found}"
     adapter = ", without the LoRA adapter in it: merge the adapter into the weights to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"
 

@@ -22,8 +22,8 @@ class Checkpoint:
 
     The weights are read in one of two ways. If ``tensors`` is given and the C++ decoder can run every step of the
     model, they go from there into the decoder's memory one by one, and no module of transformers holds them. Otherwise
-    transformers loads them from ``folder``. A kind of file that transformers cannot load has no folder: a model that
-    the decoder cannot run is then refused.
+    transformers loads them from ``folder``. A kind of file that transformers cannot load has no folder: its tensors are
+    then given to transformers as numbers (:mod:`engine.model.filled_module`).
     """
 
     name: str  #: as the model is called by default: its folder's or file's name, or its hub id
@@ -35,3 +35,5 @@ class Checkpoint:
     weight_bytes: int  #: of all weights in the files
     quantized: QuantizedFormat | None = None  #: how the files store the weights that ``tensors`` dequantizes
     has_unused_adapter: bool = False  #: the folder also holds a LoRA adapter, which is not applied
+    file_format: str | None = None  #: the quantization of a GGUF file as people name it, such as ``Q4_K_M``
+    num_parameters: int | None = None  #: known where tensors of one file have several number formats

@@ -1,4 +1,4 @@
-"""Finds a model by its folder or hub id, and checks its folder. Imports neither PyTorch nor transformers."""
+"""Finds a model by its folder, file or hub id, and checks its folder. Imports neither PyTorch nor transformers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.model.adapters import adapter_alone, is_adapter_only
 from engine.model.checkpoints import mode_of, refuse_unreadable_weights
+from engine.model.gguf.files import file_in_folder, is_gguf
+from engine.model.gguf.model_file import open_gguf
 from engine.outputs import ModelInfo
 from engine.settings import EngineSettings
 
@@ -21,29 +23,38 @@ UNKNOWN_LENGTH = 4096
 
 
 def find_model(model: str) -> Path | str:
-    """Returns the folder of a model (relative to the working directory or to Deskmate's folder), or its hub id.
+    """Returns the folder of a model, or its GGUF file, or its hub id.
+
+    Args:
+        model: a folder or GGUF file, relative to the working directory or to Deskmate's folder, or a hub id, which may
+            name the quantization of a GGUF file: ``org/repo:Q4_K_M``.
 
     Raises:
-        ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
+        ModelLoadError: there is no such folder or file, or it holds no model with weights that can be read.
     """
     path = Path(model).expanduser()
     try:
         for candidate in (path, PROJECT_ROOT / model):
-            if stat.S_ISDIR(mode_of(candidate)):
-                _refuse_incomplete_folder(candidate)
-                return candidate.resolve()
+            mode = mode_of(candidate)
+            if stat.S_ISDIR(mode):
+                return _model_in_folder(candidate).resolve()
+            if stat.S_ISREG(mode) and is_gguf(candidate):
+                return open_gguf(candidate.resolve()).path
         is_file = stat.S_ISREG(mode_of(path))
     except OSError as error:
         raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
     if is_file:
-        raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
+        raise ModelLoadError(
+            f"{model} is a file, and not a .gguf file. Give a GGUF file, or the folder that holds config.json and the "
+            "weights."
+        )
     looks_like_path = (
         model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
     )
     if looks_like_path:
         raise ModelLoadError(
-            f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
-            "or a hub id such as Qwen/Qwen3-0.6B."
+            f"There is no {'GGUF file' if is_gguf(model) else 'model folder'} at {model}. Give a folder with "
+            "config.json and *.safetensors, a GGUF file, or a hub id such as Qwen/Qwen3-0.6B."
         )
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
@@ -87,21 +98,26 @@ def _stated_length(folder: Path) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-def _refuse_incomplete_folder(folder: Path) -> None:
+def _model_in_folder(folder: Path) -> Path:
+    """Returns the folder if it holds safetensors weights, otherwise the GGUF file in it."""
     if is_adapter_only(folder):
         raise adapter_alone(str(folder), folder)
     names = sorted(os.listdir(folder))  # raises if the folder cannot be read, where glob would find nothing
+    weights = [name for name in names if name.endswith(".safetensors")]
+    if not weights or "config.json" not in names:
+        file = file_in_folder(folder, names)
+        if file is not None:
+            return open_gguf(file.resolve()).path
     if "config.json" not in names:
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
-    weights = [name for name in names if name.endswith(".safetensors")]
     for name in weights:
         refuse_unreadable_weights(folder / name)
     if weights:
-        return
+        return folder
     pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         raise ModelLoadError(
             f"{folder} holds only pickle weights ({pickles[0]}), which can run arbitrary code when opened. "
             "Convert them to safetensors with model.save_pretrained(folder) in transformers."
         )
-    raise ModelLoadError(f"{folder} has no weights: it contains no *.safetensors file.")
+    raise ModelLoadError(f"{folder} has no weights: it contains no *.safetensors and no *.gguf file.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import AttentionNeeds, LayerProbe
 from engine.model.checkpoint import Checkpoint
+from engine.model.filled_module import fill_module
 from engine.model.folders import find_model
+from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.position_check import check_positions
 from engine.model.probe import min_cache_window, probe_calls, run_probe_step
 from engine.model.quantization import choose_linears
@@ -77,6 +80,7 @@ class LoadedModel:
     num_parameters: int
     weight_bytes: int
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
+    file_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
     decoder: CompiledDecoder | None = None  #: a second copy of the weights, if steps run in C++
     draft: LoadedModel | None = None  #: the draft model for speculation, with the same tokenizer
 
@@ -175,6 +179,7 @@ def load_checkpoint(
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
         has_unused_adapter=checkpoint.has_unused_adapter,
+        file_format=checkpoint.file_format,
         decoder=decoder,
     )
 
@@ -187,7 +192,8 @@ def _load_module(
         module = load_dequantized(checkpoint.config, checkpoint.tensors, name, dtype, device, progress)
         module.generation_config = checkpoint.generation_config
         return module
-    assert checkpoint.folder is not None, "every other kind of checkpoint can be loaded by transformers"
+    if checkpoint.folder is None:
+        return fill_module(checkpoint, name, dtype, device, progress)
     return load_weights(checkpoint.folder, name, dtype, device, progress)
 
 
@@ -212,8 +218,10 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
         ModelLoadError: as :func:`load_checkpoint`, except for errors that only show when the weights are loaded.
     """
     checkpoint = open_checkpoint(settings, progress)
-    stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
+    if checkpoint.num_parameters is not None:
+        return checkpoint.num_parameters * wanted.itemsize
+    stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32
     return checkpoint.weight_bytes * wanted.itemsize // stored.itemsize
 
 
@@ -223,7 +231,10 @@ def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:
     Raises:
         ModelLoadError: they are missing, incomplete or damaged, or the model cannot run here.
     """
-    return open_folder(find_model(settings.model), settings, progress)
+    source = find_model(settings.model)
+    if isinstance(source, Path) and source.is_file():
+        return open_gguf_checkpoint(source, settings, progress)
+    return open_folder(source, settings, progress)
 
 
 def _choose_device(choice: str) -> torch.device:

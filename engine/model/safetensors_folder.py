@@ -41,7 +41,7 @@ def open_folder(source: Path | str, settings: EngineSettings, progress: Progress
     progress(f"Reading {name}", 0.0)
     folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
     config = _load_config(folder, name)
-    _refuse_what_cannot_run(config, name)
+    refuse_what_cannot_run(config, name)
     quantized = _quantized_format(config, name)
     tokenizer = _load_tokenizer(folder, name)
     ChatTemplate(tokenizer).check(name)
@@ -125,7 +125,8 @@ def _load_config(folder: Path, name: str) -> Any:
         ) from error
 
 
-def _refuse_what_cannot_run(config: Any, name: str) -> None:
+def refuse_what_cannot_run(config: Any, name: str) -> None:
+    """Raises ``ModelLoadError`` if a model's configuration tells that it cannot run here."""
     if config.is_encoder_decoder:
         raise ModelLoadError(
             f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."

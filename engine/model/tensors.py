@@ -19,6 +19,9 @@ class BlockTensor:
     format: str  #: GGML's name, such as ``Q4_K``
     blocks: Tensor  #: uint8 ``[outputs, bytes of a row]``, mapped from the file
     inputs: int  #: numbers in a row
+    row_order: Tensor | None = None
+    """int64 ``[outputs]``: for each row of transformers' parameter, the row of :attr:`blocks` that holds it; None if
+    they have the same order. llama.cpp reorders the rows of some models' query and key projections."""
 
 
 class TensorSource(Protocol):

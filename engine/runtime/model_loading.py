@@ -92,7 +92,7 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         name=model.name,
         max_model_len=core.request_processor.max_model_len,
         vocab_size=model.vocab_size,
-        dtype=_number_format(model.dtype, settings.quantization),
+        dtype=_number_format(model.dtype, settings.quantization, model.file_format),
         device=str(model.device),
         attention=core.kernel.name,
         num_parameters=model.num_parameters,
@@ -158,7 +158,8 @@ def _log_model(core: EngineCore, info: ModelInfo) -> None:
         )
 
 
-def _number_format(dtype: torch.dtype, quantization: str) -> str:
+def _number_format(dtype: torch.dtype, quantization: str, file_format: str | None) -> str:
     """Returns the data type of the weights as the UI shows it."""
     name = str(dtype).removeprefix("torch.")
-    return name if quantization == "none" else f"{quantization} and {name}"
+    stored = file_format if quantization == "none" else quantization
+    return name if stored is None else f"{stored} and {name}"

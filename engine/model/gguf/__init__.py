@@ -1,0 +1,1 @@
+"""Reads models from GGUF files: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""

@@ -1,0 +1,181 @@
+"""Makes transformers' configuration from a GGUF file's metadata and the shapes of its tensors.
+
+llama.cpp names the same property alike in all architectures, so one table serves them all. Shapes are taken from the
+tensors where those tell, because old converters left fields out. Source of the names:
+https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from transformers import CONFIG_MAPPING, AutoConfig, GenerationConfig
+
+from engine.errors import ModelLoadError, first_line
+from engine.model.gguf.architectures import architecture_of
+from engine.model.gguf.model_file import GgufModel
+from engine.model.gguf.rope import rope_parameters
+from engine.model.gguf.special_tokens import end_tokens, special_tokens
+
+log = logging.getLogger(__name__)
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "context_length": ("max_position_embeddings",),
+    "block_count": ("num_hidden_layers",),
+    "embedding_length": ("hidden_size",),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"),
+    "attention.sliding_window": ("sliding_window",),
+    "attention.scale": ("attention_multiplier",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "logit_scale": ("logits_scaling", "logit_scale"),
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+}
+"""Field of the file -> names of the same in transformers' configurations; the first that the configuration has."""
+REQUIRED = (
+    "context_length",
+    "block_count",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+)
+SAMPLING: Final[Mapping[str, str]] = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""``general.sampling`` field -> the same in transformers' generation configuration."""
+
+
+def make_config(model: GgufModel) -> Any:
+    """Returns transformers' configuration of a model.
+
+    Raises:
+        ModelLoadError: the architecture is unknown, or fields are missing or not valid.
+    """
+    architecture = architecture_of(model)
+    _check_required(model)
+    known = CONFIG_MAPPING[architecture.model_type]()
+    fields: dict[str, Any] = {}
+    for key, names in FIELDS.items():
+        name = next((each for each in names if hasattr(known, each)), None)
+        value = _number(model, key)
+        if name is not None and value is not None:
+            fields[name] = value
+    embeddings = model.tensors.get("token_embd.weight")
+    if embeddings is None or len(embeddings.shape) != 2:
+        raise ModelLoadError(f"{model.path} has no token_embd.weight of two dimensions, so it is no language model.")
+    head_dim = _head_dim(model, fields)
+    fields |= {
+        "vocab_size": embeddings.shape[0],
+        "head_dim": head_dim,
+        "tie_word_embeddings": "output.weight" not in model.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in model.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in model.tensors,
+        "use_bias": "blk.0.attn_q.bias" in model.tensors,
+        "query_pre_attn_scalar": _query_scale(model, fields, head_dim),
+        **architecture.constants,
+    }
+    fields = {name: value for name, value in fields.items() if hasattr(known, name)}
+    fields |= rope_parameters(model, known, head_dim, fields)
+    named = special_tokens(model)
+    fields |= {"bos_token_id": named.get("bos"), "pad_token_id": named.get("pad")}  # None replaces a kind's own id
+    fields["eos_token_id"] = sorted(end_tokens(model)) or None
+    try:
+        return AutoConfig.for_model(architecture.model_type, **fields)
+    except Exception as error:  # validating a configuration's fields raises errors of several libraries
+        raise ModelLoadError(f"The metadata of {model.path} is not valid: {' '.join(str(error).split())}") from error
+
+
+def make_generation_config(model: GgufModel, config: Any) -> GenerationConfig:
+    """Returns the sampling parameters that the file recommends, and the tokens that end a reply."""
+    fields: dict[str, Any] = {}
+    for key, name in SAMPLING.items():
+        value = model.metadata.get(f"general.sampling.{key}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            fields[name] = _shortest(value)
+    if fields:
+        fields["do_sample"] = True
+    try:
+        return GenerationConfig(
+            eos_token_id=config.eos_token_id,
+            bos_token_id=config.bos_token_id,
+            pad_token_id=config.pad_token_id,
+            **fields,
+        )
+    except ValueError as error:
+        raise ModelLoadError(f"The sampling fields of {model.path} are not valid: {first_line(error)}") from error
+
+
+def _check_required(model: GgufModel) -> None:
+    for key in REQUIRED:
+        value = model.field(key)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if not is_count and not isinstance(value, np.ndarray):
+            said = "has no" if value is None else f"has {str(value)[:20]} as"
+            raise ModelLoadError(f"{model.path} is incomplete: it {said} {model.architecture}.{key}.")
+
+
+def _number(model: GgufModel, key: str) -> Any:
+    """Returns a field's number; None if there is none. Where layers differ, there is an array."""
+    value = model.field(key)
+    if isinstance(value, np.ndarray):
+        if len(value) == 0 or (value != value[0]).any():
+            raise ModelLoadError(
+                f"The layers of {model.path} differ in {model.architecture}.{key}, which transformers' models of this "
+                "kind do not. Use the safetensors weights of the model."
+            )
+        value = value[0].item()
+    if value is None or isinstance(value, str | bool | list):
+        return None
+    return _shortest(value)
+
+
+def _shortest(value: int | float) -> int | float:
+    """Returns a number as it was before it became float32: 1e-05 instead of 9.999999747378752e-06."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _head_dim(model: GgufModel, fields: Mapping[str, Any]) -> int:
+    """Returns the size of an attention head, from the projections' shapes if the file has no field for it."""
+    heads = fields["num_attention_heads"]
+    query, fused = model.tensors.get("blk.0.attn_q.weight"), model.tensors.get("blk.0.attn_qkv.weight")
+    stated = model.field("attention.key_length")
+    if stated is not None and stated != model.field("attention.value_length", stated):
+        raise ModelLoadError(
+            f"The keys of {model.path} have {stated} numbers and its values {model.field('attention.value_length')}; "
+            "Deskmate reads models in which they are alike."
+        )
+    if isinstance(stated, int) and stated > 0:
+        return stated
+    if query is not None:
+        return query.shape[0] // heads or 1
+    if fused is not None:
+        return fused.shape[0] // (heads + 2 * fields.get("num_key_value_heads", heads)) or 1
+    return int(fields["hidden_size"]) // heads or 1
+
+
+def _query_scale(model: GgufModel, fields: Mapping[str, Any], head_dim: int) -> int:
+    """Returns the number whose root divides the scores of Gemma's attention.
+
+    llama.cpp tells the largest model of each generation by its number of layers: there it is the hidden size divided
+    by the number of heads. Source: ``f_attention_scale`` in src/llama-model.cpp.
+    """
+    largest = {"gemma2": 46, "gemma3": 62}.get(model.architecture)
+    if fields["num_hidden_layers"] == largest:
+        return int(fields["hidden_size"]) // int(fields["num_attention_heads"])
+    return head_dim

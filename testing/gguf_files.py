@@ -1,0 +1,236 @@
+"""Writes tiny models as GGUF files, the way llama.cpp's converter does.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from testing.models import make_model
+
+Edit = Callable[[gguf.GGUFWriter], None]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the converter names a family of ``testing.models`` and changes its weights."""
+
+    architecture: str
+    is_permuted: bool = False
+    adds_one: bool = False  #: to the weights of norms
+    fields: dict[str, str] = field(default_factory=dict)  #: the file's field -> transformers' configuration's
+    config: dict[str, Any] = field(default_factory=dict)  #: what llama.cpp has as constants
+
+
+_GEMMA = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
+_GRANITE = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+_EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+CONVERSIONS = {
+    "llama": Conversion("llama", is_permuted=True),
+    "qwen2": Conversion("qwen2"),
+    "qwen3": Conversion("qwen3"),
+    "gemma2": Conversion(
+        "gemma2", adds_one=True, fields=_GEMMA, config={"layer_types": None, "tie_word_embeddings": True}
+    ),
+    "gemma3": Conversion("gemma3", adds_one=True, config={"layer_types": None, "final_logit_softcapping": None}),
+    "olmo2": Conversion("olmo2"),
+    "smollm3": Conversion("smollm3", is_permuted=True, config={"no_rope_layers": None}),
+    "granite": Conversion("granite", is_permuted=True, fields=_GRANITE),
+    "phi3": Conversion("phi3"),
+    "mixtral": Conversion(
+        "llama",
+        is_permuted=True,
+        fields={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    ),
+    "qwen3-moe": Conversion(
+        "qwen3moe",
+        fields={**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
+        config={"norm_topk_prob": True},
+    ),
+}
+FLOATS = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
+
+
+def make_gguf(
+    path: Path,
+    family: str = "llama",
+    format_: str = "F32",
+    *,
+    hidden: int = 64,
+    edit: Edit | None = None,
+    **options: Any,
+) -> Path:
+    """Saves a tiny model beside ``path`` (in the folder of its name), and as a GGUF file; returns ``path``.
+
+    Args:
+        family: one of ``CONVERSIONS``.
+        format_: GGML's name; rows that do not fill its blocks stay in F32.
+        edit: called with the writer before anything is written, to add fields.
+        options: of :func:`testing.models.make_model`.
+    """
+    conversion = CONVERSIONS[family]
+    config = {**conversion.config, **options.pop("config", {})}
+    folder = make_model(path.with_suffix(""), family, hidden=hidden, config=config, **options)
+    write_gguf(folder, path, conversion, GGMLQuantizationType[format_], edit)
+    return path
+
+
+def write_gguf(
+    folder: Path, path: Path, conversion: Conversion, kind: GGMLQuantizationType, edit: Edit | None = None
+) -> None:
+    """Converts a folder of safetensors."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config = model.config
+    writer = gguf.GGUFWriter(path, conversion.architecture)
+    _add_fields(writer, config, conversion)
+    add_vocabulary(writer, folder)
+    if edit is not None:
+        edit(writer)
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    rng = np.random.default_rng(0)
+    tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
+    for key, tensor in model.state_dict().items():
+        if key in tied:
+            continue
+        if key.endswith("experts.gate_up_proj"):
+            prefix = f"blk.{key.split('.')[2]}.ffn_"
+            for name, half in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
+                _add_tensor(writer, f"{prefix}{name}_exps.weight", half, kind, rng)
+            continue
+        name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert name is not None, key
+        if key.endswith("experts.down_proj"):
+            name += ".weight"
+        if conversion.is_permuted and ".q_proj." in key:
+            tensor = _interleaved(tensor, config.num_attention_heads)
+        if conversion.is_permuted and ".k_proj." in key:
+            tensor = _interleaved(tensor, config.num_key_value_heads)
+        if conversion.adds_one and key.endswith("norm.weight"):
+            tensor = tensor + 1
+        _add_tensor(writer, name, tensor, kind, rng)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def quantized(numbers: np.ndarray[Any, Any], kind: GGMLQuantizationType, rng: np.random.Generator) -> Any:
+    """Returns a matrix in a block format: quantized where the package ``gguf`` can, otherwise random blocks."""
+    try:
+        return gguf.quantize(numbers, kind)
+    except NotImplementedError:
+        return random_blocks(kind, numbers.shape[:-1], numbers.shape[-1], rng)
+
+
+def random_blocks(kind: GGMLQuantizationType, rows: tuple[int, ...], inputs: int, rng: np.random.Generator) -> Any:
+    """Returns random blocks with small scales: uint8 ``[*rows, bytes of a row]``."""
+    size, nbytes = GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (*rows, inputs // size, nbytes), dtype=np.uint8)
+    for at in _SCALES[kind.name]:
+        scales = rng.uniform(-0.01, 0.01, blocks.shape[:-1]).astype("<f2")
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+    return blocks.reshape(*rows, -1)
+
+
+_SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+}
+"""Format -> bytes within a block at which its float16 scales begin."""
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """Adds a folder's tokenizer and chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    backend = tokenizer.backend_tokenizer
+    is_byte_level = type(backend.decoder).__name__ == "ByteLevel"
+    size = backend.get_vocab_size()
+    tokens = [backend.id_to_token(index) for index in range(size)]
+    added = {index: token.special for index, token in tokenizer.added_tokens_decoder.items()}
+    kinds = [gguf.TokenType.NORMAL] * size
+    for index, token in enumerate(tokens):
+        if index in added:
+            kinds[index] = gguf.TokenType.CONTROL if added[index] else gguf.TokenType.USER_DEFINED
+        elif not is_byte_level and token.startswith("<0x"):
+            kinds[index] = gguf.TokenType.BYTE
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    if is_byte_level:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        gguf.SpecialVocab(folder, load_merges=True).add_to_gguf(writer)
+        return
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_scores([0.0 if kinds[index] != gguf.TokenType.NORMAL else -float(index) for index in range(size)])
+    writer.add_add_bos_token(True)
+    for name in ("bos", "eos", "unk"):
+        token = getattr(tokenizer, f"{name}_token_id")
+        if token is not None:
+            getattr(writer, f"add_{name}_token_id")(token)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def _add_fields(writer: gguf.GGUFWriter, config: Any, conversion: Conversion) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    for key, name in conversion.fields.items():
+        value = getattr(config, name)
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{conversion.architecture}.{key}", value)
+
+
+def _add_tensor(
+    writer: gguf.GGUFWriter, name: str, tensor: torch.Tensor, kind: GGMLQuantizationType, rng: np.random.Generator
+) -> None:
+    numbers = tensor.contiguous().numpy()
+    if numbers.ndim == 1 or "ffn_gate_inp" in name or numbers.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+        kind = GGMLQuantizationType.F32
+    data = quantized(numbers, kind, rng)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Reorders the rows of a query or key projection to llama.cpp's rotary order."""
+    rows = tensor.shape[0]
+    return tensor.reshape(heads, 2, rows // heads // 2, -1).swapaxes(1, 2).reshape(tensor.shape)
