@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.execution.native.build import NotCompiled, find_compiler
+from engine.execution.native.compiler import NotCompiled, find_compiler
 
 
 def _compiler_missing_because() -> str | None:

@@ -1,83 +1,122 @@
-"""Compiles the C++ decoder for this CPU on first use, and caches the library on disk."""
+"""Loads the C++ decoder: the prebuilt variant for this processor, otherwise one compiled here on first use.
+
+Wheels and images carry a variant for each kind of processor (:mod:`engine.execution.native.compiler`). Where none is of
+exactly these sources, as in a source checkout, the decoder is compiled for this very processor and cached on disk.
+``CXX``, in the environment, names a compiler to be used in any case.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
-import shutil
-import subprocess
-import tempfile
+import platform
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
 
 from engine.errors import first_line
-
-SOURCE = Path(__file__).with_name("decoder.cpp")
-SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
-COMPILERS = ("g++", "c++", "clang++")
-#: No -ffast-math: arithmetic stays as written. The exceptions, errno and floating-point traps, are never read here.
-OPTIONS = (
-    *("-std=c++17", "-O3", "-march=native", "-fopenmp"),
-    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+from engine.execution.native.compiler import (
+    NATIVE,
+    VARIANTS,
+    NotCompiled,
+    Variant,
+    compile_library,
+    find_compiler,
+    is_whole,
+    run_compiler,
+    sources_digest,
+    variant_file,
 )
-COMPILE_SECONDS = 120
-"""Timeout of a compiler call; after it, :class:`NotCompiled` is raised."""
 
+__all__ = ["NotCompiled", "describe_library", "is_compiled", "load_library"]
 
-class NotCompiled(Exception):
-    """The C++ code cannot be compiled here; the message says why."""
+log = logging.getLogger(__name__)
+
+PREBUILT = Path(__file__).with_name("prebuilt")
+"""Folder of the variants that were compiled for a wheel or an image."""
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """Returns the compiled decoder. Takes ten seconds the first time on a machine, then loads it from the cache.
+    """Returns the compiled decoder. Where it must be compiled first, that takes about twenty seconds.
 
     Raises:
-        NotCompiled: no compiler was found, or it failed.
+        NotCompiled: no variant is prebuilt for this processor, and no compiler was found, or it failed.
     """
+    for variant, file in _prebuilt_files():
+        try:
+            code = _open(file)
+        except OSError as error:
+            log.warning("the C++ decoder for %s cannot be used: %s", variant.name, first_line(error))
+            continue
+        log.info("the C++ decoder is the prebuilt one for %s", variant.name)
+        return code
     compiler = find_compiler()
-    built = _library_path(compiler)
+    built = _native_file(compiler)
     folder = built.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(built.with_suffix(".lock")):
-            if not built.exists():
-                _compile(compiler, built)
-        code = ctypes.CDLL(str(built))
-        code.deskmate_has_amx.restype = ctypes.c_bool
-        return code
+            if not (built.exists() and is_whole(built)):
+                compile_library(compiler, NATIVE, built)
+        code = _open(built)
     except OSError as error:
         raise NotCompiled(f"{folder} cannot be used: {first_line(error)}") from error
+    log.info("the C++ decoder was compiled for this processor by %s", compiler)
+    return code
 
 
 def is_compiled() -> bool:
-    """Whether :func:`load_library` finds the decoder compiled in the cache.
+    """Whether :func:`load_library` finds the decoder compiled: prebuilt, or in the cache.
 
     Raises:
-        NotCompiled: no compiler was found, it does not report its target, or the cache folder cannot be read.
+        NotCompiled: it is not prebuilt, and no compiler was found, or the cache folder cannot be read.
     """
-    place = _library_path(find_compiler())
+    if next(_prebuilt_files(), None) is not None:
+        return True
+    place = _native_file(find_compiler())
     try:
         return place.exists()
     except OSError as error:
         raise NotCompiled(f"{place.parent} cannot be used: {first_line(error)}") from error
 
 
-def find_compiler() -> str:
-    """Returns the path of a C++ compiler: the one that ``CXX`` names, otherwise the first of :data:`COMPILERS`.
+def describe_library() -> str:
+    """Says which decoder :func:`load_library` takes, without loading it or importing PyTorch.
 
     Raises:
-        NotCompiled: none was found.
+        NotCompiled: it can take none.
     """
-    chosen = os.environ.get("CXX")
-    for name in [chosen] if chosen else COMPILERS:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    raise NotCompiled(f"CXX names {chosen}, which was not found" if chosen else "no C++ compiler was found (g++)")
+    for variant, _ in _prebuilt_files():
+        return f"prebuilt for {variant.name}"
+    compiler = find_compiler()
+    return f"{'compiled' if is_compiled() else 'will be compiled'} for this processor by {compiler}"
+
+
+def usable_variants(machine: str, features: frozenset[str]) -> list[Variant]:
+    """Returns the variants that a processor can run, best first.
+
+    Args:
+        machine: architecture, of :func:`platform.machine`.
+        features: instruction sets, as Linux names them.
+    """
+    return [variant for variant in VARIANTS if variant.machine == machine and variant.features <= features]
+
+
+def cpu_features() -> frozenset[str]:
+    """Returns what the processor can do and Linux allows, from /proc/cpuinfo; nothing on systems without it."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    # Big and little cores list the same: Linux reports what all of them can do.
+    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return frozenset(found.partition(":")[2].split())
 
 
 def cache_folder() -> Path:
@@ -92,39 +131,49 @@ def cache_folder() -> Path:
         raise NotCompiled(f"{first_line(error)} Set XDG_CACHE_HOME to a folder for compiled code.") from error
 
 
-def _library_path(compiler: str) -> Path:
-    return cache_folder() / f"decoder-{_cache_key(compiler)}.so"
+def _prebuilt_files() -> Iterator[tuple[Variant, Path]]:
+    """Yields the prebuilt variants of these sources that this processor can run and whose files are whole, best first.
+
+    Yields nothing where ``CXX`` is set.
+    """
+    if os.environ.get("CXX") or not PREBUILT.is_dir():
+        return
+    for variant in usable_variants(platform.machine(), cpu_features()):
+        file = PREBUILT / variant_file(variant)
+        try:
+            if not file.exists():
+                continue
+            if is_whole(file):
+                yield variant, file
+            else:
+                log.warning("%s is damaged: the next best decoder is used", file)
+        except OSError as error:
+            log.warning("%s cannot be read: %s", file, first_line(error))
 
 
-def _cache_key(compiler: str) -> str:
-    """Returns a hash of everything that the machine code depends on: the sources, the compiler, the CPU."""
-    version = _run([compiler, "--version"])
-    target = _run([compiler, "-march=native", "-Q", "--help=target"]) if "clang" not in version else _flags()
-    sources = [source.read_text(encoding="utf-8") for source in SOURCES]
-    parts = (*sources, " ".join(OPTIONS), version, target)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+def _native_file(compiler: str) -> Path:
+    """Returns the cached library's path. Its name has a hash of what it depends on: sources, compiler, processor."""
+    version = run_compiler([compiler, "--version"])
+    if "clang" in version:
+        target = " ".join(sorted(cpu_features()))
+    else:
+        target = run_compiler([compiler, *NATIVE, "-Q", "--help=target"])
+    parts = (sources_digest(), *NATIVE, version, target)
+    return cache_folder() / f"decoder-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
 
 
-def _flags() -> str:
-    """Returns the CPU's feature flags from /proc/cpuinfo; empty on systems without it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+def _open(library: Path) -> ctypes.CDLL:
+    """Loads a library. Its OpenMP runtime is PyTorch's: two in one process would each keep threads that spin."""
+    ctypes.CDLL(_openmp_runtime(), mode=ctypes.RTLD_GLOBAL)
+    code = ctypes.CDLL(str(library))
+    code.deskmate_has_amx.restype = ctypes.c_bool
+    return code
 
 
-def _compile(compiler: str, target: Path) -> None:
-    """Compiles to ``target``, which appears complete or not at all."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        _run([compiler, *OPTIONS, str(SOURCE), "-o", str(made)])
-        made.replace(target)
+def _openmp_runtime() -> str:
+    """Returns the path of the OpenMP runtime that PyTorch has loaded, or the system's name of GCC's."""
+    import torch
 
-
-def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotCompiled(f"{command[0]} failed: {first_line(error)}") from error
-    if done.returncode != 0:
-        raise NotCompiled(f"{command[0]} failed: {done.stderr.strip().partition(chr(10))[0]}")
-    return done.stdout
+    folder = Path(torch.__file__).parent
+    bundled = [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]
+    return str(bundled[0]) if bundled else "libgomp.so.1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from engine.execution.attention.base import LayerCache, Sequences
 from engine.execution.batch import Batch
 from engine.execution.load import load_model
 from engine.execution.native import build
+from engine.execution.native.compiler import VARIANTS, Variant, compile_library, find_compiler, variant_file
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
@@ -48,8 +50,9 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def fresh_library() -> Iterator[None]:
-    """Looked for anew, now and afterwards."""
+def fresh_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Looked for anew, now and afterwards; nothing is prebuilt."""
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     build.load_library.cache_clear()
     yield
     build.load_library.cache_clear()
@@ -299,18 +302,33 @@ def test_a_start_survives_a_cache_that_cannot_be_looked_into(
     assert "runs through transformers" in caplog.text
 
 
+@pytest.fixture(scope="module", params=["without any", *(variant.name for variant in VARIANTS)])
+def extensions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Every prebuilt variant that this processor can run, and one for what all have; the only one that is found."""
+    usable = build.usable_variants(platform.machine(), build.cpu_features())
+    chosen = next((variant for variant in usable if variant.name == request.param), None)
+    if request.param == "without any":
+        chosen = Variant("baseline", platform.machine(), (), frozenset())
+    if chosen is None:
+        pytest.skip("this processor cannot run it")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "PREBUILT", tmp_path_factory.mktemp("prebuilt"))
+        patch.setattr(build, "VARIANTS", (chosen,))
+        compile_library(find_compiler(), chosen.options, build.PREBUILT / variant_file(chosen))
+        patch.delenv("CXX", raising=False)
+        build.load_library.cache_clear()
+        yield chosen.name
+    build.load_library.cache_clear()
+
+
 @pytest.mark.full
-@pytest.mark.usefixtures("fresh_library")
 @needs_compiler
 @pytest.mark.parametrize(("settings", "largest"), FORMATS)
-def test_on_a_processor_without_any_extensions(
-    tmp_path: Path, path: Path, settings: dict[str, str], largest: float, monkeypatch: pytest.MonkeyPatch
+def test_on_a_processor_with_other_extensions(
+    extensions: str, path: Path, settings: dict[str, str], largest: float
 ) -> None:
     """The same source without what this processor can do besides."""
-    plain = [option for option in build.OPTIONS if not option.startswith("-march")]
-    monkeypatch.setattr(build, "OPTIONS", plain)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = load(path, **settings)
+    assert build.describe_library() == f"prebuilt for {extensions}"
     text = Sequence(model)
     assert error(text.logits(LENGTH), theirs(model, text.tokens)) < largest
-    assert len(list(tmp_path.rglob("*.so"))) == 1
