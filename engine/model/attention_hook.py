@@ -41,8 +41,28 @@ class LayerProbe:
         self.is_causal = True
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, sliding_window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float,
+        sinks: Tensor | None,
     ) -> Tensor:
+        """Computes causal attention without the window; overridden where a check does something else.
+
+        Args:
+            query, key, value: ``[1, heads, num_tokens, head_dim]``.
+            softcap: of the scaled scores; 0 for none.
+            sinks: a score for each query head ``[num_heads]`` that takes part in the softmax without a value.
+
+        Returns:
+            ``[1, num_tokens, num_heads, head_dim]``.
+        """
+        self.softcap |= softcap != 0
+        self.sinks |= sinks is not None
         shape = LayerShape(
             num_kv_heads=key.shape[1],
             head_dim=key.shape[-1],
@@ -50,6 +70,16 @@ class LayerProbe:
             sliding_window=sliding_window,
         )
         self.calls.append((layer, shape))
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
-        ).transpose(1, 2)
+        if softcap == 0 and sinks is None:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
+            ).transpose(1, 2)
+        groups = query.shape[1] // key.shape[1]
+        scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3) * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=-1)
+        probs = scores.softmax(dim=-1, dtype=torch.float32)[..., : key.shape[2]].to(value.dtype)
+        return (probs @ value.repeat_interleave(groups, dim=1)).transpose(1, 2)

@@ -121,7 +121,15 @@ class _Reading(LayerProbe):
         self.seen: list[_Attended] = []
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, _scale: float, _sliding_window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        _scale: float,
+        _sliding_window: int | None,
+        _softcap: float,
+        _sinks: Tensor | None,
     ) -> Tensor:
         self.seen.append(_Attended(layer, *(part[0].transpose(0, 1).clone() for part in (query, key, value))))
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)

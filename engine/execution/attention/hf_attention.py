@@ -52,10 +52,8 @@ def paged_attention(
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if isinstance(paged, LayerProbe):
-        paged.softcap |= bool(softcap)
-        paged.sinks |= s_aux is not None
         paged.is_causal &= getattr(module, "is_causal", True)
-        return paged.attend(layer, query, key, value, scale, sliding_window), None
+        return paged.attend(layer, query, key, value, scale, sliding_window, softcap or 0.0, s_aux), None
     if paged.calls is not None:
         layer = next(paged.calls)
     cache = paged.layers[layer]

@@ -39,17 +39,29 @@ inline int64_t window_start(const Layer& layer, int64_t position) {
     return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
 }
 
+// Scales and caps scores in place if the layer caps them; returns the scale that is left to apply. -inf stays -inf.
+inline float cap_scores(float* scores, int64_t count, const Layer& layer) {
+    if (layer.softcap == 0) return layer.attention_scale;
+    for (int64_t key = 0; key < count; key += kLanes) {
+        const Floats some = load<Floats>(scores + key);
+        const Floats capped = soft_cap(some * layer.attention_scale, layer.softcap);
+        store(some == -INFINITY ? some : capped, scores + key);
+    }
+    return 1;
+}
+
 // The online softmax of one query's scores, updated with each block of keys (arXiv 1805.02867).
 struct OnlineSoftmax {
     float row_max = -INFINITY, row_sum = 0;
 
     // Turns scores into probs relative to the running maximum; returns the factor that rescales earlier sums. Calls
     // store_probs(key, probs) with sixteen probs.
-    //   scores  [count], before the scale; -inf for keys that are not visible. Padded here to whole vectors, so there
-    //           must be room for a multiple of sixteen.
+    //   scores  [count], before the layer's scale and soft-capping; -inf for keys that are not visible. Padded here to
+    //           whole vectors, so there must be room for a multiple of sixteen.
     template <typename StoreProbs>
-    float update(float* scores, int64_t count, float scale, const StoreProbs& store_probs) {
+    float update(float* scores, int64_t count, const Layer& layer, const StoreProbs& store_probs) {
         for (; count % kLanes; ++count) scores[count] = -INFINITY;
+        const float scale = cap_scores(scores, count, layer);
         Floats highest = Floats{} - INFINITY;
         for (int64_t key = 0; key < count; key += kLanes) {
             const Floats some = load<Floats>(scores + key);

@@ -231,7 +231,7 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
         }
         for (int64_t head = 0; head < heads; ++head)
             rescale[head] = partial.softmax[head].update(
-                scores + head * kKeyBlock, num_keys, model.attention_scale,
+                scores + head * kKeyBlock, num_keys, layer,
                 [&](int64_t at, Floats some) { store(some, probs + head * kKeyBlock + at); });
         for (int64_t head = 0; head < heads;) {  // sums of values; prefetches the next block's keys
             const bool is_pair = (head + 1) / heads_per_kv == head / heads_per_kv;

@@ -1,4 +1,4 @@
-"""Runs whole steps in C++, for models built like Llama. Each model passes a parity check before it is used.
+"""Runs whole steps in C++, for models of the expected parts. Each model passes a parity check before it is used.
 
 In a small step, a framework spends more time between the operators than in them; here nothing lies between them. No
 architecture is named: a model is accepted if it consists of the expected parts
@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.execution.attention.base import LayerCache
 from engine.execution.batch import Batch
 from engine.execution.native.build import load_library
+from engine.execution.native.constants import ACTIVATIONS
 from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, PackedLinear
@@ -62,18 +63,22 @@ class _PackedLinear(ctypes.Structure):
     )
 
 
+_NORMS = ("attention_norm", "query_norm", "key_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm")
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
-        ("attention_norm", ctypes.c_void_p),
-        ("query_norm", ctypes.c_void_p),
-        ("key_norm", ctypes.c_void_p),
-        ("mlp_norm", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in _NORMS),
         *((name, _PackedLinear) for name in ("qkv", "output", "gate_up", "down")),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
-        ("window", ctypes.c_int64),
-        ("group", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("window", "group", "rotary")),
+        *((name, ctypes.c_float) for name in ("attention_scale", "softcap", "attention_multiplier", "mlp_multiplier")),
     )
+
+
+class _Rotary(ctypes.Structure):
+    _fields_ = (("inv_freq", ctypes.c_void_p), ("num_frequencies", ctypes.c_int64), ("scale", ctypes.c_float))
 
 
 class _Model(ctypes.Structure):
@@ -81,16 +86,16 @@ class _Model(ctypes.Structure):
         ("layers", ctypes.POINTER(_Layer)),
         ("embedding", ctypes.c_void_p),
         ("norm", ctypes.c_void_p),
-        ("inv_freq", ctypes.c_void_p),
+        ("rotary", ctypes.POINTER(_Rotary)),
         ("lm_head", _PackedLinear),
         *(
             (name, ctypes.c_int64)
             for name in (
                 *("num_layers", "hidden", "intermediate", "num_heads", "num_kv_heads"),
-                *("head_dim", "vocab_size", "block_size"),
+                *("head_dim", "vocab_size", "block_size", "num_rotary", "activation", "norms_all_heads"),
             )
         ),
-        *((name, ctypes.c_float) for name in ("epsilon", "attention_scale", "rotary_scale")),
+        *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "logits_scale", "logits_softcap")),
     )
 
 
@@ -135,21 +140,30 @@ class Decoder:
         self._layers = (_Layer * len(weights.layers))(
             *(
                 _Layer(
-                    *map(_address, (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)),
+                    *(_address(getattr(layer, name)) for name in _NORMS),
                     *map(_packed_linear, (layer.qkv, layer.output, layer.gate_up, layer.down)),
                     _address(cache.keys),
                     _address(cache.values),
                     shape.sliding_window or 0,
                     group,
+                    -1 if constants.rotary is None else constants.rotary,
+                    constants.attention_scale,
+                    constants.softcap,
+                    constants.attention_multiplier,
+                    constants.mlp_multiplier,
                 )
-                for layer, shape, cache, group in zip(
-                    weights.layers, structure.shapes, caches, group_of_layer, strict=True
+                for layer, constants, shape, cache, group in zip(
+                    weights.layers, structure.layers, structure.shapes, caches, group_of_layer, strict=True
                 )
             )
         )
+        self._rotary = (_Rotary * len(structure.rotary))(
+            *(_Rotary(_address(rotary.inv_freq), len(rotary.inv_freq), rotary.scale) for rotary in structure.rotary)
+        )
         self._model = _Model(
             self._layers,
-            *map(_address, (weights.embedding, weights.norm, structure.inv_freq)),
+            *map(_address, (weights.embedding, weights.norm)),
+            self._rotary,
             _packed_linear(weights.lm_head),
             len(weights.layers),
             structure.hidden,
@@ -159,9 +173,13 @@ class Decoder:
             structure.head_dim,
             structure.vocab_size,
             caches[0].keys.shape[1],
+            len(structure.rotary),
+            list(ACTIVATIONS).index(structure.activation),
+            structure.norms_all_heads,
             structure.epsilon,
-            structure.attention_scale,
-            structure.rotary_scale,
+            structure.embedding_scale,
+            structure.logits_scale,
+            structure.logits_softcap,
         )
 
     @property

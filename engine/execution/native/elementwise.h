@@ -1,4 +1,4 @@
-// The operations between the matrix products: RMS norm, rotary position embedding, SwiGLU. All float32, in the caller's
+// The operations between the matrix products: RMS norm, rotary position embedding, the gate of the MLP. All float32, in the caller's
 // memory.
 //
 // Threads: each call works on one row or head, which no other thread writes.
@@ -8,32 +8,37 @@
 #include <cmath>
 #include <cstdint>
 
+#include "model.h"
 #include "simd.h"
 
-// RMS norm (arXiv 1910.07467): to = x / sqrt(mean(x^2) + epsilon) * weight. x, weight and to: [width]; to may be x.
-inline void rms_norm(const float* x, const float* weight, int64_t width, float epsilon, float* to) {
+// Returns 1 / sqrt(mean(x^2) + epsilon). x: [width].
+inline float rms_factor(const float* x, int64_t width, float epsilon) {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t at = 0; at < width; ++at) squares += x[at] * x[at];
-    float factor = 1 / std::sqrt(squares / float(width) + epsilon);
+    return 1 / std::sqrt(squares / float(width) + epsilon);
+}
+
+// RMS norm (arXiv 1910.07467): to = x / sqrt(mean(x^2) + epsilon) * weight. x, weight and to: [width]; to may be x.
+inline void rms_norm(const float* x, const float* weight, int64_t width, float epsilon, float* to) {
+    const float factor = rms_factor(x, width, epsilon);
 #pragma omp simd
     for (int64_t at = 0; at < width; ++at) to[at] = x[at] * factor * weight[at];
 }
 
-// Computes the rotary angles of a position: angles [head_dim], the scaled cosines and then the scaled sines.
-inline void rotary_angles(int64_t position, const float* inv_freq, float scale, int64_t head_dim, float* angles) {
-    const int64_t half = head_dim / 2;
+// Computes the rotary angles of a position: angles [2 * num_frequencies], the scaled cosines and then the scaled sines.
+inline void rotary_angles(int64_t position, const Rotary& rotary, float* angles) {
+    const int64_t half = rotary.num_frequencies;
     for (int64_t at = 0; at < half; ++at) {
-        const float angle = float(position) * inv_freq[at];
-        angles[at] = std::cos(angle) * scale;
-        angles[half + at] = std::sin(angle) * scale;
+        const float angle = float(position) * rotary.inv_freq[at];
+        angles[at] = std::cos(angle) * rotary.scale;
+        angles[half + at] = std::sin(angle) * rotary.scale;
     }
 }
 
-// Rotary position embedding (arXiv 2104.09864) of a head [head_dim] in place. Number i of the first half and of the
-// second half form a pair, as in GPT-NeoX and transformers.
-inline void apply_rope(float* head, const float* angles, int64_t head_dim) {
-    const int64_t half = head_dim / 2;
+// Rotary position embedding (arXiv 2104.09864) of the first 2 * half numbers of a head in place. Number i of the first
+// half and of the second half form a pair, as in GPT-NeoX and transformers.
+inline void apply_rope(float* head, const float* angles, int64_t half) {
 #pragma omp simd
     for (int64_t at = 0; at < half; ++at) {
         float a = head[at], b = head[at + half];
@@ -42,5 +47,12 @@ inline void apply_rope(float* head, const float* angles, int64_t head_dim) {
     }
 }
 
-// SwiGLU (arXiv 2002.05202): silu(gate) * up.
-inline Floats swiglu(Floats gate, Floats up) { return gate / (1 + exponential(-gate)) * up; }
+constexpr int64_t kSilu = 0, kGeluTanh = 1;  // activations; ACTIVATIONS of structure.py
+
+// A gated linear unit (arXiv 2002.05202): activation(gate) * up. Both activations are gate * sigmoid(z): SiLU with
+// z = gate, and GELU in its tanh approximation (arXiv 1606.08415) with z = 2 sqrt(2 / pi) (gate + 0.044715 gate^3).
+inline Floats gated(int64_t activation, Floats gate, Floats up) {
+    Floats z = gate;
+    if (activation == kGeluTanh) z = 1.5957691216057308f * gate * (0.044715f * gate * gate + 1.0f);
+    return gate / (1 + exponential(-z)) * up;
+}

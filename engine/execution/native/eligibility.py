@@ -8,9 +8,10 @@ from transformers import PreTrainedModel
 
 from engine.device.memory import available_memory
 from engine.execution.native.build import NotCompiled, is_compiled, load_library
+from engine.execution.native.modules import UnsupportedModel
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
-from engine.execution.native.structure import Structure, UnsupportedModel
+from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
 from engine.model.position_check import spread_positions
@@ -38,8 +39,8 @@ def prepare_decoder_weights(
         str(needs.dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization
     )
     try:
-        if needs.softcap or needs.sinks:
-            raise UnsupportedModel("its attention uses soft-capping or sinks")
+        if needs.sinks:
+            raise UnsupportedModel("its attention uses sinks")
         if 2 * weight_bytes > available_memory(device):
             raise UnsupportedModel("its weights would not fit into memory twice")
         if not is_compiled():

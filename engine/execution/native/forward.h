@@ -1,12 +1,13 @@
 // Computes a whole step of a decoder with rotary attention, RMS norms and a gated MLP (Llama, arXiv 2302.13971, and
 // similar models). In a short step, a framework spends more time between the operators than in them.
 //
-// For each layer, with x the residual stream:
-//   project_qkv     queries, keys, values = qkv(rms_norm(x)); norm and rotary embedding; keys and values to the cache
+// x, the residual stream, starts as embedding[token] * embedding_scale. Then, for each layer,
+//   project_qkv     queries, keys, values = qkv(norm(x)); norm and rotary embedding; keys and values to the cache
 //   attend          attended = attention(queries, cache)
-//   project_output  x += output(attended)
-//   mlp             x += down(swiglu(gate_up(rms_norm(x))))
-// Then logits = lm_head(rms_norm(x)) of the rows that are asked for.
+//   project_output  x += norm(output(attended)) * attention_multiplier
+//   mlp             x += norm(down(activation(gate(norm(x))) * up(norm(x)))) * mlp_multiplier
+// Then logits = soft_cap(lm_head(norm(x)) * logits_scale) of the rows that are asked for. Every norm but the last, and
+// the rotary embedding, is left out in the layers that have none (model.h).
 //
 // Memory: between the products, numbers are float32, in StepBuffers: x [num_rows, hidden], queries and attended
 // [num_rows, num_heads * head_dim], gated [num_rows, intermediate]. The inputs of the products are PackedRows. Weights
@@ -68,7 +69,9 @@ class GemmInput {
 template <typename Weight, typename Head>
 struct StepBuffers {
     AlignedVector<float> x, queries, attended, gated;  // attended and gated are not used if they are packed directly
-    AlignedVector<float> angles;  // [num_rows, head_dim]
+    AlignedVector<float> branch;  // [num_rows, hidden]: output of attention or MLP before its norm
+    AlignedVector<float> unnormed;  // [num_rows, heads, head_dim]: queries, then keys, before a norm over all heads
+    AlignedVector<float> angles;  // [num_rotary, num_rows, head_dim]
     AlignedVector<float> final_hidden;  // [num_logits, hidden], after the last norm
     PackedRows<Weight> normed_rows, attended_rows, gated_rows;
     PackedRows<Head> final_rows;
@@ -81,7 +84,9 @@ struct StepBuffers {
         ensure_size(queries, rows * query_size);
         ensure_size(attended, PackedRows<Weight>::kIsDirect ? 0 : rows * query_size);
         ensure_size(gated, PackedRows<Weight>::kIsDirect ? 0 : rows * model.intermediate);
-        ensure_size(angles, rows * model.head_dim);
+        ensure_size(branch, rows * model.hidden);
+        if (model.norms_all_heads) ensure_size(unnormed, rows * (query_size + model.num_kv_heads * model.head_dim));
+        ensure_size(angles, model.num_rotary * rows * model.head_dim);
         ensure_size(final_hidden, step.num_logits * model.hidden);
         normed_rows.resize(rows, model.hidden);
         attended_rows.resize(rows, query_size);
@@ -95,6 +100,7 @@ template <typename Weight, typename Head>
 struct ThreadBuffers {
     AlignedVector<float> normed;  // [hidden]
     AlignedVector<float> head;  // [num_rows, head_dim]: one head of queries, keys or values
+    AlignedVector<float> factors;  // [num_rows, 2]: of the norms over all query heads and over all key heads
     GemmInput<Weight> input;
     GemmInput<Head> final_input;
     AttentionScratch attention;
@@ -127,6 +133,7 @@ class StepThread {
           x_(shared.x.data()) {
         ensure_size(own.normed, hidden_);
         ensure_size(own.head, rows_ * dim_);
+        ensure_size(own.factors, rows_ * 2);
     }
 
     void run() {
@@ -159,9 +166,13 @@ class StepThread {
         const auto* embedding = static_cast<const Cache*>(model_.embedding);
         for (int64_t row = own_rows_.first; row < own_rows_.last; ++row) {
             const Cache* from = embedding + step_.tokens[row] * hidden_;
-            for (int64_t at = 0; at < hidden_; at += kLanes) store(widen(from + at), x_ + row * hidden_ + at);
-            rotary_angles(step_.positions[row], model_.inv_freq, model_.rotary_scale, dim_,
-                          shared_.angles.data() + row * dim_);
+            for (int64_t at = 0; at < hidden_; at += kLanes) {
+                Cache scaled[kLanes];  // transformers rounds to the embedding's dtype, too
+                store(widen(from + at) * model_.embedding_scale, scaled);
+                store(widen(scaled), x_ + row * hidden_ + at);
+            }
+            for (int64_t index = 0; index < model_.num_rotary; ++index)
+                rotary_angles(step_.positions[row], model_.rotary[index], angles(index, row));
             if constexpr (Rows::kIsDirect) {
                 shared_.attended_rows.pad(query_size_, row);
                 shared_.gated_rows.pad(model_.intermediate, row);
@@ -169,33 +180,66 @@ class StepThread {
         }
     }
 
+    // Returns the cosines and sines of a row.
+    float* angles(int64_t rotary, int64_t row) { return shared_.angles.data() + (rotary * rows_ + row) * dim_; }
+
     void project_qkv(const Layer& layer) {
-        auto* const keys = static_cast<Cache*>(layer.keys);
-        auto* const values = static_cast<Cache*>(layer.values);
-        const int64_t* slots = step_.slots[layer.group];
         float* const heads = own_.head.data();
+        const int64_t num_queries_and_keys = model_.num_heads + model_.num_kv_heads;
         Rows& input = norm_rows(layer.attention_norm);
         for (int64_t head = own_heads_.first; head < own_heads_.last; ++head) {
             const int64_t first = head * dim_;
             gemm(layer.qkv, input, first, first + dim_, tiles_, [&](int64_t row, int64_t output, Floats products) {
                 store(products, heads + row * dim_ + output - first);
             });
-            const bool is_query = head < model_.num_heads,
-                       is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
-            const float* weight = is_query ? layer.query_norm : is_key ? layer.key_norm : nullptr;
+            const float* weight = head < model_.num_heads        ? layer.query_norm
+                                  : head < num_queries_and_keys ? layer.key_norm
+                                                                : nullptr;
             for (int64_t row = 0; row < rows_; ++row) {
                 float* one = heads + row * dim_;
-                if (weight) rms_norm(one, weight, dim_, model_.epsilon, one);
-                if (is_query || is_key) apply_rope(one, shared_.angles.data() + row * dim_, dim_);
-                if (is_query) {
-                    std::copy(one, one + dim_, shared_.queries.data() + row * query_size_ + head * dim_);
-                } else {
-                    const int64_t kv_head = (head - model_.num_heads) % model_.num_kv_heads;
-                    Cache* to = (is_key ? keys : values) + (slots[row] * model_.num_kv_heads + kv_head) * dim_;
-                    for (int64_t at = 0; at < dim_; at += kLanes) store(load<Floats>(one + at), to + at);
+                if (model_.norms_all_heads && head < num_queries_and_keys) {
+                    std::copy(one, one + dim_, shared_.unnormed.data() + (row * num_queries_and_keys + head) * dim_);
+                    continue;
                 }
+                if (weight) rms_norm(one, weight, dim_, model_.epsilon, one);
+                store_head(layer, head, row, one);
             }
         }
+        if (!model_.norms_all_heads) return;
+#pragma omp barrier
+        for (int64_t row = 0; row < rows_; ++row) {
+            const float* all = shared_.unnormed.data() + row * num_queries_and_keys * dim_;
+            own_.factors[2 * row] = rms_factor(all, query_size_, model_.epsilon);
+            own_.factors[2 * row + 1] = rms_factor(all + query_size_, model_.num_kv_heads * dim_, model_.epsilon);
+        }
+        for (int64_t head = own_heads_.first; head < std::min(own_heads_.last, num_queries_and_keys); ++head) {
+            const bool is_key = head >= model_.num_heads;
+            const float* weight = is_key ? layer.key_norm + (head - model_.num_heads) * dim_
+                                         : layer.query_norm + head * dim_;
+            for (int64_t row = 0; row < rows_; ++row) {
+                const float* one = shared_.unnormed.data() + (row * num_queries_and_keys + head) * dim_;
+                const float factor = own_.factors[2 * row + is_key];
+#pragma omp simd
+                for (int64_t at = 0; at < dim_; ++at) heads[at] = one[at] * factor * weight[at];
+                store_head(layer, head, row, heads);
+            }
+        }
+    }
+
+    // Applies the rotary embedding to a head of a row in place, and stores it with the queries or in the cache.
+    void store_head(const Layer& layer, int64_t head, int64_t row, float* one) {
+        const bool is_query = head < model_.num_heads,
+                   is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
+        if ((is_query || is_key) && layer.rotary >= 0)
+            apply_rope(one, angles(layer.rotary, row), model_.rotary[layer.rotary].num_frequencies);
+        if (is_query) {
+            std::copy(one, one + dim_, shared_.queries.data() + row * query_size_ + head * dim_);
+            return;
+        }
+        const int64_t kv_head = (head - model_.num_heads) % model_.num_kv_heads;
+        Cache* to = static_cast<Cache*>(is_key ? layer.keys : layer.values) +
+                    (step_.slots[layer.group][row] * model_.num_kv_heads + kv_head) * dim_;
+        for (int64_t at = 0; at < dim_; at += kLanes) store(load<Floats>(one + at), to + at);
     }
 
     // Ends with a barrier.
@@ -258,25 +302,27 @@ class StepThread {
     }
 
     void project_output(const Layer& layer) {
-        add_to_x(layer.output, pack_rows(shared_.attended_rows, shared_.attended, query_size_));
+        add_to_x(layer.output, pack_rows(shared_.attended_rows, shared_.attended, query_size_),
+                 layer.attention_output_norm, layer.attention_multiplier);
     }
 
     void mlp(const Layer& layer) {
-        const int64_t inner = model_.intermediate;
+        const int64_t inner = model_.intermediate, activation = model_.activation;
         alignas(64) float gates[kMaxRowBlock * kLanes];
         // Sixteen outputs of the gate come first for a block of rows, then the sixteen of up that they open.
         const auto store_gated = [&](int64_t row, int64_t output, Floats products) {
             float* gate = gates + row % kMaxRowBlock * kLanes;
             const bool is_gate = output / kLanes % 2 == 0;
             if (is_gate) return store(products, gate);
-            const Floats gated = swiglu(load<Floats>(gate), products);
+            const Floats numbers = gated(activation, load<Floats>(gate), products);
             const int64_t number = output / (2 * kLanes) * kLanes;
-            if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(gated, row, number);
-            else store(gated, shared_.gated.data() + row * inner + number);
+            if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(numbers, row, number);
+            else store(numbers, shared_.gated.data() + row * inner + number);
         };
         gemm(layer.gate_up, norm_rows(layer.mlp_norm), own_gate_up_.first, own_gate_up_.last, tiles_, store_gated);
 #pragma omp barrier
-        add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner));
+        add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner), layer.mlp_output_norm,
+                 layer.mlp_multiplier);
     }
 
     void compute_logits() {
@@ -289,17 +335,21 @@ class StepThread {
             own_.final_input.pack(shared_.final_rows, step_.num_logits, hidden_, share(step_.num_logits, 1),
                                   [&](int64_t row) { return final_hidden + row * hidden_; });
         const Range outputs = share(model_.lm_head.outputs, kLanes);
+        const float scale = model_.logits_scale, softcap = model_.logits_softcap;
         const auto store_logits = [&](int64_t row, int64_t output, Floats products) {
+            products *= scale;
+            if (softcap) products = soft_cap(products, softcap);
             const int64_t count = std::min(kLanes, model_.vocab_size - output);  // the last panel may be padded
             std::memcpy(step_.logits + row * model_.vocab_size + output, &products, count * sizeof(float));
         };
         gemm(model_.lm_head, input, outputs.first, outputs.last, tiles_, store_logits);
     }
 
-    // Returns the rows of x, normed and packed.
+    // Returns the rows of x, packed, and normed if there is a weight.
     Rows& norm_rows(const float* weight) {
         float* const normed = own_.normed.data();
         return own_.input.pack(shared_.normed_rows, rows_, hidden_, own_rows_, [&](int64_t row) {
+            if (!weight) return x_ + row * hidden_;
             rms_norm(x_ + row * hidden_, weight, hidden_, model_.epsilon, normed);
             return normed;
         });
@@ -312,13 +362,30 @@ class StepThread {
         return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; });
     }
 
-    // Adds the product to this thread's columns of the residual stream.
-    void add_to_x(const PackedLinear& linear, Rows& input) {
-        const auto add = [&](int64_t row, int64_t output, Floats products) {
-            float* to = x_ + row * hidden_ + output;
-            store(load<Floats>(to) + products, to);
-        };
-        gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_, add);
+    // Adds the product to the residual stream, normed if there is a weight, and multiplied: this thread's columns, or
+    // its rows if they are many and normed.
+    void add_to_x(const PackedLinear& linear, Rows& input, const float* weight, float multiplier) {
+        if (!weight) {
+            const auto add = [&](int64_t row, int64_t output, Floats products) {
+                float* to = x_ + row * hidden_ + output;
+                store(load<Floats>(to) + products * multiplier, to);
+            };
+            return gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_, add);
+        }
+        float* const branch = shared_.branch.data();
+        gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_,
+             [&](int64_t row, int64_t output, Floats products) { store(products, branch + row * hidden_ + output); });
+#pragma omp barrier
+        const bool by_rows = rows_ >= kMinSharedRows;
+        const Range rows = by_rows ? own_rows_ : Range{0, rows_}, columns = by_rows ? Range{0, hidden_} : own_hidden_;
+        for (int64_t row = rows.first; row < rows.last; ++row) {
+            const float* from = branch + row * hidden_;
+            float* to = x_ + row * hidden_;
+            const float factor = rms_factor(from, hidden_, model_.epsilon);
+#pragma omp simd
+            for (int64_t at = columns.first; at < columns.last; ++at)
+                to[at] += from[at] * factor * weight[at] * multiplier;
+        }
     }
 
     const Model& model_;

@@ -26,10 +26,12 @@ struct PackedLinear {
 };
 
 struct Layer {
-    const float* attention_norm;  // [hidden]
-    const float* query_norm;  // [head_dim], or null
-    const float* key_norm;  // [head_dim], or null
-    const float* mlp_norm;  // [hidden]
+    const float* attention_norm;  // [hidden], of the input of attention; or null
+    const float* query_norm;  // [head_dim], or over all query heads [num_heads * head_dim]; or null
+    const float* key_norm;  // as query_norm, for the key heads
+    const float* attention_output_norm;  // [hidden], of the output of attention before it is added; or null
+    const float* mlp_norm;  // [hidden], of the input of the MLP; or null
+    const float* mlp_output_norm;  // [hidden], of the output of the MLP before it is added; or null
     PackedLinear qkv;  // the outputs of all query heads, then of all key heads, then of all value heads
     PackedLinear output;
     PackedLinear gate_up;  // interleaved: sixteen outputs of the gate, then sixteen of up
@@ -37,15 +39,31 @@ struct Layer {
     void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
     int64_t window;  // sliding window in tokens; 0 for none
     int64_t group;  // index of the cache group whose block tables and slots the layer uses
+    int64_t rotary;  // index of the layer's rotary embedding, or -1 for none
+    float attention_scale;  // of the scores
+    float softcap;  // of the scaled scores: softcap * tanh(score / softcap); 0 for none
+    float attention_multiplier, mlp_multiplier;  // of what attention and MLP add to the residual stream
+};
+
+// A rotary position embedding of the first 2 * num_frequencies numbers of each head.
+struct Rotary {
+    const float* inv_freq;  // [num_frequencies], radians per position
+    int64_t num_frequencies;
+    float scale;  // of cosines and sines
 };
 
 struct Model {
     const Layer* layers;  // [num_layers]
     const void* embedding;  // [vocab_size, hidden]
     const float* norm;  // [hidden], after the last layer
-    const float* inv_freq;  // [head_dim / 2], radians per position
+    const Rotary* rotary;  // [num_rotary]
     PackedLinear lm_head;
-    int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab_size, block_size;
-    float epsilon, attention_scale, rotary_scale;
+    int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab_size, block_size, num_rotary;
+    int64_t activation;  // of the gate: kSilu or kGeluTanh of elementwise.h
+    int64_t norms_all_heads;  // whether query_norm and key_norm are over all heads instead of each
+    float epsilon;  // of all norms
+    float embedding_scale;
+    float logits_scale;
+    float logits_softcap;  // of the scaled logits: softcap * tanh(logit / softcap); 0 for none
 };
 }

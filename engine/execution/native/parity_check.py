@@ -21,7 +21,8 @@ from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
-from engine.execution.native.structure import Structure, UnsupportedModel
+from engine.execution.native.modules import UnsupportedModel
+from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES
@@ -46,7 +47,7 @@ _MAX_SAMPLE_ERROR = 1e-4
 
 @torch.inference_mode()
 def check_sample(model: Any, structure: Structure) -> None:
-    """Compares decoder and model on one layer for each sliding window, with the first tokens of the vocabulary.
+    """Compares decoder and model on one layer of each kind, with the first tokens of the vocabulary.
 
     Raises:
         UnsupportedModel: their logits differ.
@@ -80,8 +81,8 @@ def logits_match(weights: DecoderWeights, model: LoadedModel) -> bool:
 
 def _sample_error(model: Any, structure: Structure) -> float:
     """Returns the relative error of the worst row of logits."""
-    windows = [shape.sliding_window for shape in structure.shapes]
-    chosen = sorted(windows.index(window) for window in set(windows))
+    kinds = list(zip([shape.sliding_window for shape in structure.shapes], structure.layers, strict=True))
+    chosen = sorted(kinds.index(kind) for kind in set(kinds))
     sample = _sample(model, chosen)
     weights = DecoderWeights(sample, Structure.of(sample, [structure.shapes[index] for index in chosen]), "float32")
     ours, theirs = _caches(weights.structure), _caches(weights.structure)

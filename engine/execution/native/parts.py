@@ -3,20 +3,21 @@
 The model runs once, with its linear layers and its attention stubbed out: each returns random numbers, which must
 arrive where the decoder uses them, computed as the decoder computes them. So every layer is checked, at positions up
 to the end of the context, and no weight is multiplied. Linear layers need no comparison:
-:mod:`engine.execution.native.structure` accepts only PyTorch's own.
+:mod:`engine.execution.native.modules` accepts only PyTorch's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import first_line
-from engine.execution.native.structure import Structure, UnsupportedModel
+from engine.execution.native.constants import ACTIVATIONS, embedding_scale
+from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, norm_weight
+from engine.execution.native.structure import Structure
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.position_check import shuffled
@@ -46,7 +47,7 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
     positions = positions[shuffled(len(positions))]
     tokens = positions * 7919 % structure.vocab_size
     rows = torch.arange(_NUM_LOGITS)
-    check = _PartsProbe(model, structure, tokens, positions)
+    check = _PartsProbe(DecoderModules.of(model), structure, tokens, positions)
     forwards = list(check.forwards())
     try:
         with replaced_forwards(forwards):
@@ -65,59 +66,79 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
 class _PartsProbe(LayerProbe):
     """Follows one forward pass part by part, and holds what the decoder would have computed so far."""
 
-    def __init__(self, model: Any, structure: Structure, tokens: Tensor, positions: Tensor) -> None:
+    def __init__(self, modules: DecoderModules, structure: Structure, tokens: Tensor, positions: Tensor) -> None:
         super().__init__()
-        self._body = model.model
-        self._head = model.lm_head
+        self._modules = modules
         self._structure = structure
         self._positions = positions
-        angles = positions.float().unsqueeze(1) * structure.inv_freq
-        self._cosines, self._sines = angles.cos() * structure.rotary_scale, angles.sin() * structure.rotary_scale
         self._random = _RandomRows(len(tokens), structure)
-        self._stream = self._body.embed_tokens.weight.detach()[tokens].float()  #: residual, ``[num_tokens, hidden]``
-        self._normed = torch.empty(0)
+        weight = modules.embedding.weight.detach()[tokens].float()
+        self._stream = weight * structure.embedding_scale  #: residual, ``[num_tokens, hidden]``
+        self._input = self._stream  #: of the next linear layers
         self._outputs: dict[str, Tensor] = {}  #: outputs of this layer's linear layers, by name
         self._attended = torch.empty(0)
         self._called: list[nn.Module] = []
+        self._weights = {norm: norm_weight(norm) for norm in modules.norms}
 
     def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
         """Yields each module with the function that replaces its ``forward``."""
-        embed = self._body.embed_tokens.forward
-        yield self._body.embed_tokens, lambda tokens: embed(tokens).float()  # so later modules compute in float32, too
-        for index, layer in enumerate(self._body.layers):
-            attention, mlp, where = layer.self_attn, layer.mlp, f"of layer {index}"
-            yield layer.input_layernorm, self._norm(layer.input_layernorm, f"input_layernorm {where}")
-            for name in ("q_proj", "k_proj", "v_proj"):
-                yield getattr(attention, name), self._linear(getattr(attention, name), name, where)
-            for name in ("q_norm", "k_norm"):
-                if hasattr(attention, name):
-                    self._compare_norm(getattr(attention, name), f"{name} {where}")
-            yield attention.o_proj, self._output(attention.o_proj, where)
-            yield layer.post_attention_layernorm, self._norm(layer.post_attention_layernorm, f"mlp norm {where}")
-            for name in ("gate_proj", "up_proj"):
-                yield getattr(mlp, name), self._linear(getattr(mlp, name), name, where)
-            yield mlp.down_proj, self._down(mlp, where)
-        yield self._body.norm, self._norm(self._body.norm, "norm after the last layer")
-        yield self._head, self._linear(self._head, "lm_head", "")
+        embedding = self._modules.embedding
+        yield embedding, self._embed(embedding)
+        for index, (layer, constants) in enumerate(zip(self._modules.layers, self._structure.layers, strict=True)):
+            where = f"of layer {index}"
+            if layer.attention_norm is not None:
+                yield layer.attention_norm, self._norm(layer.attention_norm, f"input_layernorm {where}")
+            yield from self._linears(layer.qkv, ("query", "key", "value"), self._structure.qkv_sizes, where)
+            for name, norm in (("query", layer.query_norm), ("key", layer.key_norm)):
+                if norm is not None:
+                    self._compare_norm(norm, f"{name} norm {where}")
+            attention = (layer.attention_output_norm, f"attention output norm {where}", constants.attention_multiplier)
+            yield layer.output, self._output(layer.output, where, *attention)
+            if layer.attention_output_norm is not None:
+                yield layer.attention_output_norm, self._output_norm(*attention)
+            if layer.mlp_norm is not None:
+                yield layer.mlp_norm, self._norm(layer.mlp_norm, f"mlp norm {where}")
+            yield from self._linears(layer.gate_up, ("gate", "up"), (self._structure.intermediate,) * 2, where)
+            mlp = (layer.mlp_output_norm, f"mlp output norm {where}", constants.mlp_multiplier)
+            yield layer.down, self._down(layer, where, *mlp)
+            if layer.mlp_output_norm is not None:
+                yield layer.mlp_output_norm, self._output_norm(*mlp)
+        yield self._modules.norm, self._norm(self._modules.norm, "norm after the last layer")
+        yield from self._linears((self._modules.lm_head,), ("lm_head",), (self._structure.vocab_size,), "")
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, sliding_window: int | None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float,
+        sinks: Tensor | None,
     ) -> Tensor:
-        module = self._body.layers[layer].self_attn
-        shape, where = self._structure.shapes[layer], f"of layer {layer}"
-        for name, found, norm in (("query", query, "q_norm"), ("key", key, "k_norm")):
-            self._compare_rope(f"{name} {where}", found, self._take(f"{name[0]}_proj"), getattr(module, norm, None))
-        _compare(f"value {where}", _by_token(value), self._take("v_proj"))
-        if scale != self._structure.attention_scale:
+        modules, constants = self._modules.layers[layer], self._structure.layers[layer]
+        where = f"of layer {layer}"
+        for name, found, norm in (("query", query, modules.query_norm), ("key", key, modules.key_norm)):
+            self._compare_rope(f"{name} {where}", found, self._take(name), norm, constants.rotary)
+        _compare(f"value {where}", _by_token(value), self._take("value"))
+        if scale != constants.attention_scale:
             raise _mismatch(f"attention scale {where}")
-        if sliding_window != shape.sliding_window:
+        if softcap != constants.softcap:
+            raise _mismatch(f"soft cap of the attention scores {where}")
+        if sinks is not None:
+            raise _mismatch(f"attention with sinks {where}")
+        if sliding_window != self._structure.shapes[layer].sliding_window:
             raise _mismatch(f"sliding window {where}")
         self._attended = self._random.rows(self._structure.num_heads * self._structure.head_dim)
         return self._attended.view(1, len(self._positions), self._structure.num_heads, -1)
 
     def finish(self, logits: Tensor, modules: int) -> None:
         """Compares the logits, and checks that each of ``modules`` modules was called exactly once."""
-        _compare("logits", logits[0], self._take("lm_head"))
+        expected = self._take("lm_head") * self._structure.logits_scale
+        if cap := self._structure.logits_softcap:
+            expected = cap * torch.tanh(expected / cap)
+        _compare("logits", logits[0], expected)
         if len(set(self._called)) != len(self._called) or len(self._called) != modules:
             raise _mismatch("order of its parts")
 
@@ -127,47 +148,93 @@ class _PartsProbe(LayerProbe):
             raise _mismatch(f"order of its parts ({name})")
         return self._outputs.pop(name)
 
-    def _linear(self, linear: nn.Linear, name: str, where: str) -> Callable[[Tensor], Tensor]:
+    def _embed(self, embedding: nn.Embedding) -> Callable[[Tensor], Tensor]:
+        own, weight, scale = embedding.forward, embedding.weight.detach(), embedding_scale(embedding)
+
+        def forward(tokens: Tensor) -> Tensor:
+            """Computes in float32, with the scale as it is in the weight's dtype, so later modules do, too."""
+            if not torch.equal(own(tokens), weight[tokens] * torch.tensor(scale, dtype=weight.dtype)):
+                raise _mismatch("embedding")
+            return weight[tokens].float() * scale
+
+        return forward
+
+    def _linears(
+        self, linears: Sequence[nn.Linear], names: Sequence[str], sizes: Sequence[int], where: str
+    ) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+        """Yields stubs for linear layers that read the same rows; one layer may have the outputs of all."""
+        if len(linears) == len(names):
+            for linear, name, size in zip(linears, names, sizes, strict=True):
+                yield linear, self._linear(linear, (name,), (size,), where)
+        else:
+            yield linears[0], self._linear(linears[0], names, sizes, where)
+
+    def _linear(
+        self, linear: nn.Linear, names: Sequence[str], sizes: Sequence[int], where: str
+    ) -> Callable[[Tensor], Tensor]:
         def forward(rows: Tensor) -> Tensor:
             self._called.append(linear)
-            _compare(f"input of {name} {where}".rstrip(), rows[0], self._normed[: rows.shape[1]])
-            self._outputs[name] = self._random.rows(linear.out_features, rows.shape[1])
-            return self._outputs[name].unsqueeze(0)
+            _compare(f"input of {' and '.join(names)} {where}".rstrip(), rows[0], self._input[: rows.shape[1]])
+            for name, size in zip(names, sizes, strict=True):
+                self._outputs[name] = self._random.rows(size, rows.shape[1])
+            return torch.cat([self._outputs[name] for name in names], dim=1).unsqueeze(0)
 
         return forward
 
-    def _output(self, linear: nn.Linear, where: str) -> Callable[[Tensor], Tensor]:
+    def _output(self, linear: nn.Linear, where: str, *added: Any) -> Callable[[Tensor], Tensor]:
         def forward(rows: Tensor) -> Tensor:
-            _compare(f"input of o_proj {where}", rows[0], self._attended)
-            return self._added(linear)
+            _compare(f"input of the attention's output {where}", rows[0], self._attended)
+            return self._branch(linear, *added)
 
         return forward
 
-    def _down(self, mlp: Any, where: str) -> Callable[[Tensor], Tensor]:
+    def _down(self, layer: LayerModules, where: str, *added: Any) -> Callable[[Tensor], Tensor]:
+        activation = ACTIVATIONS[self._structure.activation]
+
         def forward(rows: Tensor) -> Tensor:
-            gate, up = self._take("gate_proj"), self._take("up_proj")
-            _compare(f"activation {_name(mlp.act_fn)} {where}", mlp.act_fn(gate), F.silu(gate))
-            _compare(f"input of down_proj {where}", rows[0], F.silu(gate) * up)
-            return self._added(mlp.down_proj)
+            gate, up = self._take("gate"), self._take("up")
+            _compare(f"activation {_name(layer.activation)} {where}", layer.activation(gate), activation(gate))
+            _compare(f"input of down {where}", rows[0], activation(gate) * up)
+            return self._branch(layer.down, *added)
 
         return forward
 
-    def _added(self, linear: nn.Linear) -> Tensor:
+    def _branch(self, linear: nn.Linear, norm: Any, _words: str, multiplier: float) -> Tensor:
+        """Makes the output of attention or MLP, and adds it to the stream unless a norm follows."""
         self._called.append(linear)
-        rows = self._random.rows(linear.out_features)
-        self._stream = self._stream + rows
-        return rows.unsqueeze(0)
+        self._outputs["branch"] = self._random.rows(linear.out_features)
+        branch = self._outputs["branch"]
+        if norm is None:
+            self._add(self._take("branch"), multiplier)
+        return branch.unsqueeze(0)
+
+    def _output_norm(self, module: Any, words: str, multiplier: float) -> Callable[[Tensor], Tensor]:
+        own = module.forward
+
+        def forward(rows: Tensor) -> Tensor:
+            self._called.append(module)
+            branch = self._take("branch")
+            _compare(f"input of {words}", rows[0], branch)
+            self._compare_norm(module, words, own)
+            normed = self._normalized(branch, module)
+            self._add(normed, multiplier)
+            return normed.unsqueeze(0)
+
+        return forward
+
+    def _add(self, rows: Tensor, multiplier: float) -> None:
+        self._stream = self._input = self._stream + rows * multiplier
 
     def _norm(self, module: Any, words: str) -> Callable[[Tensor], Tensor]:
         own = module.forward
-        first = module is self._body.layers[0].input_layernorm
+        first = module is self._modules.layers[0].attention_norm
 
         def forward(rows: Tensor) -> Tensor:
             self._called.append(module)
             _compare("embedding" if first else f"residual sum before {words}", rows[0], self._stream)
             self._compare_norm(module, words, own)
-            self._normed = self._normalized(rows[0], module)
-            return self._normed.unsqueeze(0)
+            self._input = self._normalized(rows[0], module)
+            return self._input.unsqueeze(0)
 
         return forward
 
@@ -179,17 +246,16 @@ class _PartsProbe(LayerProbe):
 
     def _normalized(self, rows: Tensor, module: Any) -> Tensor:
         squares = rows.square().mean(-1, keepdim=True)
-        normalized: Tensor = rows * torch.rsqrt(squares + self._structure.epsilon) * module.weight.detach().float()
+        normalized: Tensor = rows * torch.rsqrt(squares + self._structure.epsilon) * self._weights[module]
         return normalized
 
-    def _compare_rope(self, words: str, found: Tensor, output: Tensor, norm: nn.Module | None) -> None:
-        heads = output.view(len(output), -1, self._structure.head_dim)
+    def _compare_rope(self, words: str, found: Tensor, output: Tensor, norm: Any, rotary: int | None) -> None:
         if norm is not None:
-            heads = self._normalized(heads, norm)
-        first, second = heads.chunk(2, dim=-1)
-        cosines, sines = self._cosines.unsqueeze(1), self._sines.unsqueeze(1)
-        rotated = torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
-        errors = _errors(_by_token(found), rotated.flatten(1))
+            output = self._normalized(output.view(len(output), -1, len(norm.weight)), norm)
+        heads = output.reshape(len(output), -1, self._structure.head_dim)
+        if rotary is not None:
+            heads = self._structure.rotary[rotary].rotate(heads, self._positions)
+        errors = _errors(_by_token(found), heads.flatten(1))
         wrong = self._positions[~(errors <= _MAX_ERROR)]
         if len(wrong):
             raise _mismatch(f"{words} (its norm, rotary position or scale, first at position {int(wrong.min())})")

@@ -167,7 +167,7 @@ class PrefillAttention {
             bf16* to =
                 probs + 2 * (row / kTileRows * kTileRows * (kPrefillKeyBlock / 2) + row % kTileRows * kTileWords);
             const float rescale = states[row].update(
-                scores, width, model_.attention_scale,
+                scores, width, layer_,
                 [&](int64_t at, Floats some) { store(some, to + 2 * (at / 32 * kTileSize) + at % 32); });
             float* sums = scratch_.sums.data() + row * dim_;
             if (rescale != 1)

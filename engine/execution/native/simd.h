@@ -168,3 +168,18 @@ inline Floats exponential(Floats x) {
 }
 
 inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
+
+// tanh(x) with a relative error below 3e-7 (S. Moshier, Cephes, tanhf): a polynomial for small numbers, where
+// 1 - 2 / (e^2x + 1) would lose their bits. NaN stays NaN.
+inline Floats hyperbolic_tangent(Floats x) {
+    const Floats squared = x * x;
+    Floats p = Floats{} - 5.70498872745e-3f;
+    p = p * squared + 2.06390887954e-2f;
+    p = p * squared - 5.37397155531e-2f;
+    p = p * squared + 1.33314422036e-1f;
+    p = p * squared - 3.33332819422e-1f;
+    return squared < 0.625f * 0.625f ? p * squared * x + x : 1.0f - 2.0f / (exponential(x + x) + 1.0f);
+}
+
+// Soft-capping (Gemma 2, arXiv 2408.00118): cap * tanh(x / cap).
+inline Floats soft_cap(Floats x, float cap) { return cap * hyperbolic_tangent(x * (1 / cap)); }

@@ -1,7 +1,7 @@
-"""The structure of models built like Llama: the modules and sizes that the C++ decoder expects.
+"""The structure of a decoder that runs in C++: its sizes, and the constants of each layer.
 
-A model with these modules may still compute something else with them, which :mod:`engine.execution.native.parts`
-checks.
+Sizes are read from the modules, constants measured in a run over a few tokens
+(:mod:`engine.execution.native.constants`). No architecture is named.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from engine.model.linears import is_plain
-from engine.model.rope import LENGTH_DEPENDENT
+from engine.execution.native.constants import LayerConstants, Rotary, measure
+from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, epsilon
 from engine.scheduling.cache_layout import LayerShape
 
 LANES = 16
 """Numbers in a SIMD vector, and outputs whose weights are interleaved."""
-
-_PER_LAYER_ATTRIBUTES = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
-
-
-class UnsupportedModel(Exception):
-    """The C++ decoder does not support a model; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +24,20 @@ class Structure:
     """Sizes and constants of a model that consists of the expected modules."""
 
     shapes: tuple[LayerShape, ...]
+    layers: tuple[LayerConstants, ...]
     num_heads: int
     num_kv_heads: int
     head_dim: int
     hidden: int
     intermediate: int
     vocab_size: int
-    inv_freq: Tensor  #: float32 ``[head_dim / 2]``
-    rotary_scale: float
-    attention_scale: float
-    epsilon: float
+    rotary: tuple[Rotary, ...]
+    activation: str  #: one of :data:`engine.execution.native.constants.ACTIVATIONS`
+    norms_all_heads: bool  #: whether the norms of queries and keys are over all heads together
+    epsilon: float  #: of all norms
+    embedding_scale: float
+    logits_scale: float
+    logits_softcap: float  #: of the scaled logits; 0 for none
 
     @classmethod
     def of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
@@ -51,98 +47,71 @@ class Structure:
             UnsupportedModel: the model has other modules than the expected ones, or sizes that the decoder does not
                 support.
         """
-        _expect_modules(model)
-        body = model.model
-        attention = body.layers[0].self_attn
+        modules = DecoderModules.of(model)
         head_dim, num_kv_heads = shapes[0].head_dim, shapes[0].num_kv_heads
         expected = (num_kv_heads, head_dim, head_dim)
         if any((one.num_kv_heads, one.head_dim, one.value_head_dim) != expected for one in shapes):
             raise UnsupportedModel("its layers differ in their heads")
-        rope_type = getattr(body.rotary_emb, "rope_type", None)
-        if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
-            raise UnsupportedModel("its rotary embedding differs between layers or depends on the sequence length")
+        first = modules.layers[0]
+        queries = first.output.in_features
+        constants = measure(model, modules)
         structure = cls(
             shapes=tuple(shapes),
-            num_heads=attention.q_proj.out_features // head_dim,
+            layers=constants.layers,
+            num_heads=queries // head_dim,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            hidden=body.embed_tokens.embedding_dim,
-            intermediate=body.layers[0].mlp.gate_proj.out_features,
-            vocab_size=body.embed_tokens.num_embeddings,
-            inv_freq=body.rotary_emb.inv_freq.detach().float().clone(),
-            rotary_scale=float(body.rotary_emb.attention_scaling),
-            attention_scale=float(getattr(attention, "scaling", head_dim**-0.5)),
-            epsilon=getattr(body.norm, "variance_epsilon", math.nan),
+            hidden=modules.embedding.embedding_dim,
+            intermediate=first.down.in_features,
+            vocab_size=modules.embedding.num_embeddings,
+            rotary=constants.rotary,
+            activation=constants.activation,
+            norms_all_heads=first.query_norm is not None and len(first.query_norm.weight) == queries != head_dim,
+            epsilon=math.nan if (value := epsilon(modules.norm)) is None else value,
+            embedding_scale=constants.embedding_scale,
+            logits_scale=constants.logits_scale,
+            logits_softcap=constants.logits_softcap,
         )
-        structure._check_sizes(model)
+        structure._check_sizes(modules)
         return structure
 
-    def _check_sizes(self, model: Any) -> None:
+    @property
+    def qkv_sizes(self) -> tuple[int, int, int]:
+        """Numbers in all queries, keys and values of a token."""
+        return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
+
+    def _check_sizes(self, modules: DecoderModules) -> None:
         if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
             raise UnsupportedModel(f"the width of its rows or heads is not a multiple of {LANES}")
-        if len(self.inv_freq) * 2 != self.head_dim:
-            raise UnsupportedModel("its rotary embedding applies to only a part of each head")
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        sizes = {
-            "q_proj": (self.hidden, queries),
-            "k_proj": (self.hidden, keys),
-            "v_proj": (self.hidden, keys),
-            "o_proj": (queries, self.hidden),
-            "gate_proj": (self.hidden, self.intermediate),
-            "up_proj": (self.hidden, self.intermediate),
-            "down_proj": (self.intermediate, self.hidden),
-        }
-        for layer in model.model.layers:
-            for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-                self._check_norm(norm, self.hidden)
-            for name in ("q_norm", "k_norm"):
-                if hasattr(layer.self_attn, name):
-                    self._check_norm(getattr(layer.self_attn, name), self.head_dim)
-            for name, size in sizes.items():
-                _check_linear(getattr(layer.mlp if hasattr(layer.mlp, name) else layer.self_attn, name), size)
-        self._check_norm(model.model.norm, self.hidden)
-        _check_linear(model.lm_head, (self.hidden, self.vocab_size))
+        if any(2 * len(rotary.inv_freq) > self.head_dim for rotary in self.rotary):
+            raise UnsupportedModel("its rotary embedding is wider than a head")
+        for layer in modules.layers:
+            self._check_layer(layer)
+        self._check_norm(modules.norm, self.hidden)
+        _check_linears((modules.lm_head,), self.hidden, (self.vocab_size,))
+
+    def _check_layer(self, layer: LayerModules) -> None:
+        queries, keys, _values = self.qkv_sizes
+        for norm in layer.norms:
+            self._check_norm(norm, self.hidden)
+        for norm, width in ((layer.query_norm, queries), (layer.key_norm, keys)):
+            if norm is not None:
+                self._check_norm(norm, width if self.norms_all_heads else self.head_dim)
+            elif self.norms_all_heads:
+                raise UnsupportedModel("its layers differ in their norms")
+        _check_linears(layer.qkv, self.hidden, self.qkv_sizes)
+        _check_linears((layer.output,), queries, (self.hidden,))
+        _check_linears(layer.gate_up, self.hidden, (self.intermediate, self.intermediate))
+        _check_linears((layer.down,), self.intermediate, (self.hidden,))
 
     def _check_norm(self, module: Any, width: int) -> None:
-        if getattr(module, "variance_epsilon", None) != self.epsilon or module.weight.shape != (width,):
+        if epsilon(module) != self.epsilon or module.weight.shape != (width,):
             raise UnsupportedModel("its norms are of another kind, or differ from one another")
 
 
-def _expect_modules(model: Any) -> None:
-    _expect(model, {"model", "lm_head"})
-    body = model.model
-    _expect(body, {"embed_tokens", "layers", "norm", "rotary_emb"})
-    for layer in body.layers:
-        _expect(layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
-        _expect(layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"}, optional={"q_norm", "k_norm"})
-        _expect(layer.mlp, {"gate_proj", "up_proj", "down_proj", "act_fn"})
-    for name in ("self_attn", "mlp"):
-        _expect_alike([getattr(layer, name) for layer in body.layers])
-
-
-def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> None:
-    """Checks that a module has these parts, and no others."""
-    parts = {name for name, _part in module.named_children()}
-    if parts - (optional or set()) != names:
-        raise UnsupportedModel(f"{type(module).__name__} has unexpected parts: {', '.join(sorted(parts))}")
-
-
-def _expect_alike(modules: Sequence[Any]) -> None:
-    """Checks that modules have equal settings in all layers, apart from those in a layer's shape."""
-
-    def switches(module: Any) -> dict[str, object]:
-        return {
-            name: value
-            for name, value in vars(module).items()
-            if isinstance(value, bool | int | float | str) and name not in _PER_LAYER_ATTRIBUTES
-        }
-
-    if any(switches(module) != switches(modules[0]) for module in modules):
-        raise UnsupportedModel(f"the settings of its {type(modules[0]).__name__} modules differ between layers")
-
-
-def _check_linear(linear: nn.Module, size: tuple[int, int]) -> None:
-    if not is_plain(linear):
-        raise UnsupportedModel("it uses something other than plain linear layers")
-    if (linear.in_features, linear.out_features) != size:
+def _check_linears(linears: Sequence[Any], inputs: int, outputs: Sequence[int]) -> None:
+    """Checks the sizes of linear layers that read the same rows; one layer may have the outputs of all."""
+    sizes = [(linear.in_features, linear.out_features) for linear in linears]
+    expected = outputs if len(linears) == len(outputs) else (sum(outputs),)
+    if sizes != [(inputs, size) for size in expected]:
         raise UnsupportedModel("its layers differ in their sizes")

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engine.execution.native.structure import LANES, Structure, UnsupportedModel
+from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, norm_weight
+from engine.execution.native.structure import LANES, Structure
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
 
 TILE_WORDS = 16
@@ -64,12 +65,11 @@ class PackedLinear:
         cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePageArena, *, interleaved: bool = False
     ) -> PackedLinear:
         join = _interleave if interleaved else torch.cat
-        weight = join([linear.weight.detach() for linear in linears])
+        weight = _pad_rows(join([linear.weight.detach() for linear in linears]))
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         if len(biases) not in (0, len(linears)):
             raise UnsupportedModel("only some of the layers that read the same rows have a bias")
         bias = _pad_rows(join(biases).float()) if biases else None
-        weight = _pad_rows(weight)
         match number_format:
             case "int8":
                 steps, scales = to_int8(weight)
@@ -86,10 +86,12 @@ class PackedLinear:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    attention_norm: Tensor
+    attention_norm: Tensor | None
     query_norm: Tensor | None
     key_norm: Tensor | None
-    mlp_norm: Tensor
+    attention_output_norm: Tensor | None
+    mlp_norm: Tensor | None
+    mlp_output_norm: Tensor | None
     qkv: PackedLinear
     output: PackedLinear
     gate_up: PackedLinear  #: interleaved: :data:`LANES` outputs of the gate, then as many of up
@@ -112,43 +114,46 @@ class DecoderWeights:
     def __init__(self, model: Any, structure: Structure, number_format: str) -> None:
         self.structure = structure
         self.number_format = number_format
-        body = model.model
-        if body.embed_tokens.weight.dtype is not _CACHE_DTYPES.get(number_format):
-            raise UnsupportedModel(f"{number_format} is not supported with {body.embed_tokens.weight.dtype} embeddings")
+        modules = DecoderModules.of(model)
+        dtype = modules.embedding.weight.dtype
+        if dtype is not _CACHE_DTYPES.get(number_format):
+            raise UnsupportedModel(f"{number_format} is not supported with {dtype} embeddings")
         # The output layer may be a second copy of the embedding, and narrow rows are padded to whole tiles.
         self._pages = HugePageArena(4 * sum(part.nbytes for part in model.parameters()) + _PADDING_BYTES)
-        self.embedding = body.embed_tokens.weight.detach().clone()
-        self.norm = _norm_weight(body.norm)
-        self.layers = tuple(self._layer(layer) for layer in body.layers)
+        self.embedding = modules.embedding.weight.detach().clone()
+        self.norm = norm_weight(modules.norm)
+        self.layers = tuple(self._layer(layer) for layer in modules.layers)
         # int8 instead of int4: no later layer averages out the errors of the output layer.
         of_head = "int8" if number_format == "int4" else number_format
-        self.lm_head = PackedLinear.of([model.lm_head], of_head, self._pages)
+        self.lm_head = PackedLinear.of([modules.lm_head], of_head, self._pages)
 
-    def _layer(self, layer: Any) -> LayerWeights:
-        attention, mlp = layer.self_attn, layer.mlp
+    def _layer(self, layer: LayerModules) -> LayerWeights:
+        norms = {
+            name: None if (norm := getattr(layer, name)) is None else norm_weight(norm)
+            for name in (
+                *("attention_norm", "query_norm", "key_norm"),
+                *("attention_output_norm", "mlp_norm", "mlp_output_norm"),
+            )
+        }
         return LayerWeights(
-            attention_norm=_norm_weight(layer.input_layernorm),
-            query_norm=_norm_weight(attention.q_norm) if hasattr(attention, "q_norm") else None,
-            key_norm=_norm_weight(attention.k_norm) if hasattr(attention, "k_norm") else None,
-            mlp_norm=_norm_weight(layer.post_attention_layernorm),
-            qkv=self._pack(attention.q_proj, attention.k_proj, attention.v_proj),
-            output=self._pack(attention.o_proj),
-            gate_up=self._pack(mlp.gate_proj, mlp.up_proj, interleaved=True),
-            down=self._pack(mlp.down_proj),
+            **norms,
+            qkv=self._pack(*layer.qkv),
+            output=self._pack(layer.output),
+            gate_up=self._pack(*layer.gate_up, interleaved=True),
+            down=self._pack(layer.down),
         )
 
     def _pack(self, *linears: nn.Linear, interleaved: bool = False) -> PackedLinear:
         return PackedLinear.of(linears, self.number_format, self._pages, interleaved=interleaved)
 
 
-def _norm_weight(norm: Any) -> Tensor:
-    """Returns a copy of an RMS norm's weight in float32."""
-    weight: Tensor = norm.weight.detach().float().clone()
-    return weight
-
-
 def _interleave(parts: Sequence[Tensor]) -> Tensor:
-    """Joins parts of ``[n, ...]`` to ``[len(parts) * n, ...]``: the first :data:`LANES` of each, then the next."""
+    """Joins gate and up ``[n, ...]``, apart or one after the other, to ``[2 * n, ...]``.
+
+    The first :data:`LANES` of each come first, then the next.
+    """
+    if len(parts) == 1:
+        parts = parts[0].chunk(2)
     return torch.stack([part.reshape(-1, LANES, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 

@@ -1,0 +1,256 @@
+"""Measures the constants of a model in a run over a few tokens: scales, soft caps, multipliers, rotary embeddings.
+
+Linear layers and attention are stubbed out with random numbers, and what the model makes of them tells the constants,
+wherever its code and its configuration keep them. Nothing is proven here: a model that computes something else gives
+constants that :mod:`engine.execution.native.parts` then refuses.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.errors import first_line
+from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, frequencies
+from engine.model.attention_hook import LayerProbe
+from engine.model.forwards import FAILURES, one_thread, replaced_forwards
+from engine.model.rope import LENGTH_DEPENDENT
+
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {"silu": F.silu, "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh")}
+)
+"""Activations of the gate, in the order of elementwise.h."""
+
+_POSITIONS = (1, 3, 77, 1003)  #: far enough apart that any two rotary embeddings differ
+_SMALL, _LARGE = 1e-3, 1e8
+"""Magnitudes of two rows of logits: a soft cap leaves the small one as it is, and the large one shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """A rotary position embedding of the first ``2 * len(inv_freq)`` numbers of each head."""
+
+    inv_freq: Tensor  #: float32, radians per position
+    scale: float  #: of sines and cosines
+
+    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Rotates float32 heads ``[num_tokens, num_heads, head_dim]``."""
+        angles = positions.float().unsqueeze(1) * self.inv_freq
+        cosines, sines = (turned.unsqueeze(1) * self.scale for turned in (angles.cos(), angles.sin()))
+        first, second, rest = heads.tensor_split((len(self.inv_freq), 2 * len(self.inv_freq)), dim=-1)
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConstants:
+    """What differs between layers, apart from their weights."""
+
+    rotary: int | None  #: index of the rotary embedding of queries and keys; None for none
+    attention_scale: float
+    softcap: float  #: of the scaled scores; 0 for none
+    attention_multiplier: float  #: of the attention's output, when it is added to the residual stream
+    mlp_multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Constants of a whole model."""
+
+    layers: tuple[LayerConstants, ...]
+    rotary: tuple[Rotary, ...]
+    activation: str  #: one of :data:`ACTIVATIONS`
+    embedding_scale: float
+    logits_scale: float
+    logits_softcap: float  #: of the scaled logits; 0 for none
+
+
+@one_thread()
+@torch.inference_mode()
+def measure(model: Any, modules: DecoderModules) -> Constants:
+    """Runs a model over a few tokens and returns its constants.
+
+    Raises:
+        UnsupportedModel: the model cannot be run in this way, or its rotary embedding depends on the length.
+    """
+    tables = _rotary_tables(modules)
+    positions = torch.tensor(_POSITIONS)
+    recorder = _Recorder(modules)
+    try:
+        with replaced_forwards(list(recorder.forwards())):
+            output = model(
+                input_ids=torch.arange(len(positions)).unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=torch.arange(2),
+                paged=recorder,
+            )
+        scale = embedding_scale(modules.embedding)
+        streams = [recorder.stream(index) for index in range(len(modules.layers))]
+        streams.append((recorder.inputs[modules.norm],) * 2)
+        layers = tuple(
+            _layer_constants(recorder, index, layer, streams, tables, positions)
+            for index, layer in enumerate(modules.layers)
+        )
+        embedded = recorder.outputs[modules.embedding]
+        logits_scale, logits_softcap = _logits_constants(recorder.outputs[modules.lm_head], output.logits[0])
+    except FAILURES as error:
+        raise UnsupportedModel(f"its parts cannot be run one by one ({first_line(error)})") from error
+    return Constants(
+        layers=layers,
+        rotary=tables,
+        activation=_activation(modules.layers[0].activation),
+        embedding_scale=scale * _ratio(streams[0][0], embedded),
+        logits_scale=logits_scale,
+        logits_softcap=logits_softcap,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attended:
+    """An attention call: query ``[num_tokens, num_heads, head_dim]``."""
+
+    query: Tensor
+    scale: float
+    softcap: float
+
+
+class _Recorder(LayerProbe):
+    """Records what reaches the modules of a model, and what leaves them, by module."""
+
+    def __init__(self, modules: DecoderModules) -> None:
+        super().__init__()
+        self._modules = modules
+        self._dice = torch.Generator().manual_seed(0)
+        self.inputs: dict[nn.Module, Tensor] = {}
+        self.outputs: dict[nn.Module, Tensor] = {}
+        self.attended: dict[int, _Attended] = {}
+
+    def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+        """Yields each module with the function that replaces its ``forward``."""
+        embedding, lm_head = self._modules.embedding, self._modules.lm_head
+        embed = embedding.forward
+        yield embedding, lambda tokens: self._record(embedding, tokens, embed(tokens).float())
+        for layer in self._modules.layers:
+            for norm in layer.norms:
+                yield norm, self._own(norm)
+            for linear in layer.linears:
+                yield linear, self._stub(linear)
+        yield self._modules.norm, self._own(self._modules.norm)
+        yield lm_head, self._logits
+
+    def stream(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Returns the residual stream before the attention of a layer, and before its MLP."""
+        modules = self._modules.layers[layer]
+        before = (modules.attention_norm or modules.qkv[0], modules.mlp_norm or modules.gate_up[0])
+        return self.inputs[before[0]], self.inputs[before[1]]
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        _key: Tensor,
+        value: Tensor,
+        scale: float,
+        _sliding_window: int | None,
+        softcap: float,
+        _sinks: Tensor | None,
+    ) -> Tensor:
+        self.attended[layer] = _Attended(query[0].transpose(0, 1), scale, softcap)
+        return self._random(1, query.shape[2], query.shape[1], value.shape[-1])
+
+    def _random(self, *size: int) -> Tensor:
+        return torch.randn(*size, generator=self._dice)
+
+    def _record(self, module: nn.Module, rows: Tensor, output: Tensor) -> Tensor:
+        self.inputs[module], self.outputs[module] = rows[0], output[0]
+        return output
+
+    def _own(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
+        own = module.forward
+        return lambda rows: self._record(module, rows, own(rows))
+
+    def _stub(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
+        return lambda rows: self._record(linear, rows, self._random(*rows.shape[:-1], linear.out_features))
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        size = torch.tensor([_SMALL, _LARGE]).view(1, 2, 1)
+        lm_head = self._modules.lm_head
+        return self._record(lm_head, rows, size * self._random(1, 2, lm_head.out_features))
+
+
+def _layer_constants(
+    recorder: _Recorder,
+    index: int,
+    layer: LayerModules,
+    streams: list[tuple[Tensor, Tensor]],
+    tables: tuple[Rotary, ...],
+    positions: Tensor,
+) -> LayerConstants:
+    call = recorder.attended[index]
+    before, between, after = *streams[index], streams[index + 1][0]
+    return LayerConstants(
+        rotary=_find_rotary(recorder, layer, call.query, tables, positions),
+        attention_scale=call.scale,
+        softcap=call.softcap,
+        attention_multiplier=_ratio(between - before, recorder.outputs[layer.attention_output_norm or layer.output]),
+        mlp_multiplier=_ratio(after - between, recorder.outputs[layer.mlp_output_norm or layer.down]),
+    )
+
+
+def _find_rotary(
+    recorder: _Recorder, layer: LayerModules, found: Tensor, tables: tuple[Rotary, ...], positions: Tensor
+) -> int | None:
+    """Returns which of the rotary embeddings the queries have, by the smallest difference."""
+    num_tokens, num_heads, head_dim = found.shape
+    rows = recorder.outputs[layer.qkv[0]][:, : num_heads * head_dim]
+    if layer.query_norm is not None:
+        rows = layer.query_norm(rows.reshape(num_tokens, -1, len(layer.query_norm.weight)))
+    heads = rows.reshape(found.shape)
+    candidates: dict[int | None, Tensor] = {None: heads}
+    candidates |= {index: table.rotate(heads, positions) for index, table in enumerate(tables)}
+    return min(candidates, key=lambda index: float((candidates[index] - found).norm()))
+
+
+def _rotary_tables(modules: DecoderModules) -> tuple[Rotary, ...]:
+    found = [table for rotary in modules.rotary for table in frequencies(rotary)]
+    if any(kind in LENGTH_DEPENDENT for _, _, kind in found):
+        raise UnsupportedModel("its rotary embedding depends on the sequence length")
+    return tuple(Rotary(inv_freq.detach().float().clone(), scale) for inv_freq, scale, _ in found)
+
+
+def embedding_scale(embedding: nn.Embedding) -> float:
+    """Returns what an embedding multiplies its weight by, in the weight's dtype."""
+    ones = copy.copy(embedding)
+    ones._parameters = {"weight": nn.Parameter(torch.ones_like(embedding.weight[:1], device="cpu"))}
+    ones.padding_idx = None
+    return float(type(ones).forward(ones, torch.zeros(1, dtype=torch.int64)).float().mean())
+
+
+def _activation(found: Callable[[Tensor], Tensor]) -> str:
+    gate = torch.linspace(-10, 10, 101)
+    return min(ACTIVATIONS, key=lambda name: float((ACTIVATIONS[name](gate) - found(gate)).abs().max()))
+
+
+def _logits_constants(rows: Tensor, found: Tensor) -> tuple[float, float]:
+    """Returns the scale of the logits and their soft cap, from a small and a large row."""
+    scale = _ratio(found[0], rows[0])
+    highest = float(found[1].abs().max())
+    return scale, highest if highest < 0.5 * scale * float(rows[1].abs().max()) else 0.0
+
+
+def _ratio(found: Tensor, rows: Tensor) -> float:
+    """Returns the number by which rows were multiplied, rounded to six digits where that is as good.
+
+    Constants in configurations have few digits, and a product by 1 should change no bit.
+    """
+    found, rows = found.double().flatten(), rows.double().flatten()
+    ratio = float(found @ rows / (rows @ rows))
+    rounded = float(f"{ratio:.6g}")
+    return rounded if abs(rounded - ratio) < 3e-7 * abs(ratio) else ratio

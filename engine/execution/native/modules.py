@@ -1,0 +1,178 @@
+"""Finds the modules of a decoder by the part that they play in it, whatever the model is called.
+
+The layouts listed here are those of models in transformers. A model with these modules may still compute something else
+with them, which :mod:`engine.execution.native.parts` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.model.linears import is_plain
+
+IDENTITIES = (nn.Dropout, nn.Identity)
+"""Modules that change nothing when a model generates."""
+
+
+class UnsupportedModel(Exception):
+    """The C++ decoder does not support a model; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerModules:
+    """The modules of one decoder layer; None for a norm that the layer does not have."""
+
+    attention_norm: Any
+    qkv: tuple[nn.Linear, ...]  #: query, key and value; or one layer with the outputs of all three, in this order
+    query_norm: Any
+    key_norm: Any
+    output: nn.Linear
+    attention_output_norm: Any  #: of the attention's output, before it is added to the residual stream
+    mlp_norm: Any
+    gate_up: tuple[nn.Linear, ...]  #: gate and up; or one layer with the outputs of both, in this order
+    activation: Any
+    down: nn.Linear
+    mlp_output_norm: Any
+
+    @property
+    def norms(self) -> tuple[Any, ...]:
+        """The norms over rows of the residual stream's width."""
+        found = (self.attention_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm)
+        return tuple(norm for norm in found if norm is not None)
+
+    @property
+    def linears(self) -> tuple[nn.Linear, ...]:
+        return (*self.qkv, self.output, *self.gate_up, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderModules:
+    """The modules of a causal language model."""
+
+    embedding: nn.Embedding
+    layers: tuple[LayerModules, ...]
+    norm: Any
+    lm_head: nn.Linear
+    rotary: tuple[nn.Module, ...]  #: those that hold frequencies
+
+    @classmethod
+    def of(cls, model: Any) -> DecoderModules:
+        """Finds the modules of a model.
+
+        Raises:
+            UnsupportedModel: the model has other modules than the expected ones.
+        """
+        _expect(model, {"model", "lm_head"})
+        body = model.model
+        _expect(body, {"embed_tokens", "layers", "norm", "rotary_emb"})
+        modules = cls(
+            embedding=body.embed_tokens,
+            layers=tuple(_layer(layer) for layer in body.layers),
+            norm=body.norm,
+            lm_head=model.lm_head,
+            rotary=tuple(part for part in body.rotary_emb.modules() if any(True for _ in frequencies(part))),
+        )
+        if not all(is_plain(linear) for linear in modules.linears):
+            raise UnsupportedModel("it uses something other than plain linear layers")
+        return modules
+
+    @property
+    def norms(self) -> tuple[Any, ...]:
+        """All norms, those of queries and keys included."""
+        heads = (norm for layer in self.layers for norm in (layer.query_norm, layer.key_norm) if norm is not None)
+        return (*(norm for layer in self.layers for norm in layer.norms), *heads, self.norm)
+
+    @property
+    def linears(self) -> tuple[nn.Linear, ...]:
+        return (*(linear for layer in self.layers for linear in layer.linears), self.lm_head)
+
+
+def frequencies(rotary: nn.Module) -> Iterator[tuple[Tensor, float, str]]:
+    """Yields the tables of a rotary embedding: the frequencies, the scale of sines and cosines, and the kind."""
+    kinds = getattr(rotary, "rope_type", "default")
+    for name, buffer in rotary.named_buffers(recurse=False):
+        if not name.endswith("inv_freq") or name.endswith("original_inv_freq"):
+            continue
+        layers = name.removesuffix("inv_freq")
+        kind = kinds.get(layers.removesuffix("_"), "default") if isinstance(kinds, dict) else kinds
+        yield buffer, float(getattr(rotary, f"{layers}attention_scaling", 1.0)), str(kind)
+
+
+_NORMS: Mapping[frozenset[str], tuple[str | None, str | None, str | None, str | None]] = {
+    frozenset(name for name in names if name is not None): names
+    for names in (
+        ("input_layernorm", None, "post_attention_layernorm", None),
+        ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+        ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
+        ("input_layernorm", None, "pre_feedforward_layernorm", None),
+        (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+    )
+}
+"""Names of a layer's norms: of the input and the output of attention, then of the input and the output of the MLP."""
+
+
+def _layer(layer: Any) -> LayerModules:
+    names = frozenset(_parts(layer)) - {"self_attn", "mlp"}
+    if names not in _NORMS or not hasattr(layer, "self_attn") or not hasattr(layer, "mlp"):
+        raise _unexpected(layer)
+    attention, mlp = layer.self_attn, layer.mlp
+    attention_norm, attention_output_norm, mlp_norm, mlp_output_norm = (
+        None if name is None else getattr(layer, name) for name in _NORMS[names]
+    )
+    _expect(
+        attention,
+        {"qkv_proj", "o_proj"} if hasattr(attention, "qkv_proj") else {"q_proj", "k_proj", "v_proj", "o_proj"},
+        optional={"q_norm", "k_norm"},
+    )
+    is_fused = hasattr(mlp, "gate_up_proj")
+    activation = "activation_fn" if hasattr(mlp, "activation_fn") else "act_fn"
+    _expect(mlp, {*({"gate_up_proj"} if is_fused else {"gate_proj", "up_proj"}), "down_proj", activation})
+    return LayerModules(
+        attention_norm=attention_norm,
+        qkv=(
+            (attention.qkv_proj,)
+            if hasattr(attention, "qkv_proj")
+            else (attention.q_proj, attention.k_proj, attention.v_proj)
+        ),
+        query_norm=getattr(attention, "q_norm", None),
+        key_norm=getattr(attention, "k_norm", None),
+        output=attention.o_proj,
+        attention_output_norm=attention_output_norm,
+        mlp_norm=mlp_norm,
+        gate_up=(mlp.gate_up_proj,) if is_fused else (mlp.gate_proj, mlp.up_proj),
+        activation=getattr(mlp, activation),
+        down=mlp.down_proj,
+        mlp_output_norm=mlp_output_norm,
+    )
+
+
+def epsilon(norm: Any) -> float | None:
+    """Returns the epsilon of an RMS norm; None if it has none."""
+    return getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+
+
+def norm_weight(norm: Any) -> Tensor:
+    """Returns what an RMS norm multiplies its normalized rows by, float32: its weight, or one more (as in Gemma)."""
+    weight: Tensor = norm.weight.detach().float()
+    ones = torch.ones(1, len(weight), device=weight.device)
+    offset = (norm(ones)[0] - weight).mean()
+    return weight + 1 if offset > 0.5 else weight.clone()
+
+
+def _parts(module: nn.Module) -> list[str]:
+    return [name for name, part in module.named_children() if not isinstance(part, IDENTITIES)]
+
+
+def _expect(module: nn.Module, names: set[str], optional: set[str] | None = None) -> None:
+    """Checks that a module has these parts, and no others."""
+    if set(_parts(module)) - (optional or set()) != names:
+        raise _unexpected(module)
+
+
+def _unexpected(module: nn.Module) -> UnsupportedModel:
+    return UnsupportedModel(f"{type(module).__name__} has unexpected parts: {', '.join(sorted(_parts(module)))}")
