@@ -130,7 +130,7 @@ class _Recorder(LayerProbe):
         self._dice = torch.Generator().manual_seed(0)
         self.inputs: dict[nn.Module, Tensor] = {}
         self.outputs: dict[nn.Module, Tensor] = {}
-        self.attended: dict[int, _Attended] = {}
+        self.attended: list[_Attended] = []  #: in the order of the layers, which may be some of a model's
 
     def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
         """Yields each module with the function that replaces its ``forward``."""
@@ -153,7 +153,7 @@ class _Recorder(LayerProbe):
 
     def attend(
         self,
-        layer: int,
+        _layer: int,
         query: Tensor,
         _key: Tensor,
         value: Tensor,
@@ -162,7 +162,7 @@ class _Recorder(LayerProbe):
         softcap: float,
         _sinks: Tensor | None,
     ) -> Tensor:
-        self.attended[layer] = _Attended(query[0].transpose(0, 1), scale, softcap)
+        self.attended.append(_Attended(query[0].transpose(0, 1), scale, softcap))
         return self._random(1, query.shape[2], query.shape[1], value.shape[-1])
 
     def _random(self, *size: int) -> Tensor:

@@ -285,6 +285,12 @@ class PlainNorm(gemma3.Gemma3RMSNorm):
 
 
 @needs_compiler
+def test_the_sample_takes_layers_from_anywhere(tmp_path: Path) -> None:
+    kinds = {"layer_types": [*["sliding_attention"] * 3, "full_attention"] * 2}
+    load(make_model(tmp_path / "model", "gemma3", layers=8, config=kinds), dtype="float32")
+
+
+@needs_compiler
 def test_a_norm_that_adds_one_in_all_layers_but_one(tmp_path: Path) -> None:
     """Each norm's weight in C++ is what that norm multiplies by, whatever is stored."""
     model, structure = bare(make_model(tmp_path / "model", "gemma3"))
