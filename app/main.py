@@ -17,6 +17,7 @@ from app.api.errors import install_error_handlers
 from app.api.openai import install_openai
 from app.api.ops import engine as engine_api
 from app.api.ops import health
+from app.api.ops import models as models_api
 from app.api.request_middleware import HttpMetrics, ObservabilityMiddleware
 from app.auth.accounts import AccountService
 from app.auth.authenticator import AccountAuthenticator
@@ -101,6 +102,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         conversations.tags_router,
         transfer.router,
         engine_api.router,
+        models_api.router,
         canned.router,
         *desk.routers,
         account.router,

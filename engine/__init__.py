@@ -44,9 +44,11 @@ from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingPa
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from engine.device.host_memory import available_host_memory
     from engine.engine import Engine
     from engine.model.adapters import has_unused_adapter
-    from engine.model.folders import find_model
+    from engine.model.download import fetch_model
+    from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.load import prepare_model
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
@@ -57,11 +59,13 @@ if TYPE_CHECKING:
         model_size,
     )
     from engine.remote.client import RemoteEngine
+    from engine.runtime.background import run_in_daemon_thread
 
 __all__ = [
     "BACKGROUND_PRIORITY",
     "MAX_PRIORITY",
     "PARAMETERS",
+    "PROJECT_ROOT",
     "SERVER_WEIGHT_FORMATS",
     "WEIGHT_FORMATS",
     "BackgroundStart",
@@ -106,26 +110,33 @@ __all__ = [
     "UnsupportedParameterError",
     "Utilisation",
     "WeightFormat",
+    "available_host_memory",
     "check_context",
+    "fetch_model",
     "find_model",
     "has_unused_adapter",
     "model_size",
     "prepare_model",
+    "run_in_daemon_thread",
 ]
 
 
 _MODULES = {
     "Engine": "engine.engine",
     "ModelSize": "engine.model.sizing",
+    "PROJECT_ROOT": "engine.model.folders",
     "RemoteEngine": "engine.remote.client",
     "SERVER_WEIGHT_FORMATS": "engine.model.sizing",
     "WEIGHT_FORMATS": "engine.model.sizing",
     "WeightFormat": "engine.model.sizing",
+    "available_host_memory": "engine.device.host_memory",
     "check_context": "engine.model.sizing",
+    "fetch_model": "engine.model.download",
     "find_model": "engine.model.folders",
     "has_unused_adapter": "engine.model.adapters",
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
+    "run_in_daemon_thread": "engine.runtime.background",
 }
 """Where the names are that are imported on first use; the imports above tell type checkers the same."""
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from engine.settings import EngineSettings
+
 
 class ChatMessage(TypedDict):
     """One message of a conversation, as chat templates take it.
@@ -225,6 +227,11 @@ class ChatEngine(Protocol):
 @runtime_checkable
 class ModelHost(Protocol):
     """An engine that holds its model itself, and so can release it and load another."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """Settings of the loaded model, or of the one to load."""
+        ...
 
     async def sleep(self, timeout: float = 30.0) -> None:
         """Releases the weights and the cache. Replies in flight get ``timeout`` seconds, then they are interrupted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -25,6 +26,11 @@ class EngineSettings(BaseSettings):
         "carry the first.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    models_dir: Path | None = Field(
+        None,
+        description="Folder for the models that `deskmate model get` and the page download, and in which they are "
+        "found; default: models in the data folder.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Device for the model; auto is cuda where PyTorch can use the GPU, else cpu."
     )

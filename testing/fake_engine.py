@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +18,7 @@ from engine import (
     Delta,
     Deltas,
     EngineError,
+    EngineSettings,
     EngineState,
     EngineStats,
     EngineStatus,
@@ -72,6 +74,7 @@ class FakeEngine:
         self.started = asyncio.Event()  #: set when a reply starts
         self.state = EngineState.READY
         self.source = "models/fake"
+        self.models_dir: Path | None = None  #: None: models in the data folder
         self.lifecycle_calls: list[tuple[object, ...]] = []  #: calls of ``sleep``, ``wake`` and ``swap``
         self.lifecycle_error: EngineError | None = None  #: raised by ``sleep``, ``wake`` and ``swap``
         self._ids = count(1)
@@ -100,6 +103,10 @@ class FakeEngine:
     @property
     def default_sampling_params(self) -> SamplingParams:
         return SamplingParams.neutral(temperature=0.7, top_p=0.95, top_k=50, max_tokens=512)
+
+    @property
+    def settings(self) -> EngineSettings:
+        return EngineSettings(model=self.source, models_dir=self.models_dir, _env_file=None)
 
     @property
     def registry(self) -> CollectorRegistry:

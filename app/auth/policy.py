@@ -150,6 +150,8 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/engine/sleep", _ADMIN),
     Rule("POST", "/api/engine/wake", _ADMIN),
     Rule("POST", "/api/engine/swap", _ADMIN),
+    Rule("GET", "/api/models", _ADMIN),
+    Rule("POST DELETE", "/api/models/download", _ADMIN),
     # The desk. Viewers see the agents' conversations and ratings.
     Rule("GET", "/desk", _USER, linkable=True),
     Rule("GET", "/api/desk", _USER),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.cli.version import describe_version
 from app.errors import StartupError
+from app.models.performance import may_have_gpu
 from app.server.serving import bind, require_loopback
 from app.settings import AppSettings
 from app.store.maintenance.check import describe_database
@@ -28,8 +29,6 @@ from engine import (
     has_unused_adapter,
 )
 
-GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/kfd")
-"""Device files of GPUs that PyTorch can use: NVIDIA's, in WSL, on Jetson boards, and AMD's."""
 BUNDLED_MODEL: str = EngineSettings.model_fields["model"].default
 BUNDLED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -70,17 +69,12 @@ def _tried(subject: str, look: Callable[[], str]) -> Finding:
 def _processor() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     text = f"{os.cpu_count()} cores, {memory:.1f} GiB of memory, torch"
-    if not _may_have_gpu():
+    if not may_have_gpu():
         return f"{text} {version('torch')}, no CUDA device"
     import torch
 
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     return f"{text} {torch.__version__}, {name}"
-
-
-def _may_have_gpu() -> bool:
-    """Whether the system has a GPU's device file. Importing PyTorch to ask it takes seconds."""
-    return platform.system() != "Linux" or any(Path(file).exists() for file in GPU_FILES)
 
 
 def _address(settings: AppSettings) -> str:

@@ -1,4 +1,4 @@
-"""The ``deskmate`` command line: ``serve``, ``export``, ``import``, ``doctor``, ``db`` and ``user``.
+"""The ``deskmate`` command line: ``serve``, ``export``, ``import``, ``doctor``, ``db``, ``model`` and ``user``.
 
 Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """
@@ -16,6 +16,7 @@ import typer
 
 from app.cli.db import db
 from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
+from app.cli.model import model
 from app.cli.user import user
 from app.errors import AppError
 from app.settings import AppSettings
@@ -30,6 +31,7 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 cli.add_typer(db, name="db")
+cli.add_typer(model, name="model")
 cli.add_typer(user, name="user")
 
 

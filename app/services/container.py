@@ -15,6 +15,7 @@ from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
+from app.services.models import Models
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.token_use import TokenUsageRecords
@@ -57,6 +58,7 @@ class Services:
     transfers: Transfers
     templates: Templates
     audit: Audit
+    models: Models
     desk: Desk
     accounts: AccountService | None  #: None without accounts
     admission: Admission
@@ -152,7 +154,8 @@ class Services:
                     max_message_chars=settings.max_message_chars,
                 ),
                 templates=templates,
-                audit=Audit(database),
+                audit=(audit := Audit(database)),
+                models=Models(settings, engine, audit),
                 desk=Desk.create(
                     database,
                     disable_account=lambda user_id, by: account_store.set_disabled(user_id, True, actor_id=by),
@@ -193,7 +196,7 @@ class Services:
     async def close(self) -> None:
         """Ends the replies in flight within ``shutdown_seconds``, then closes the database. Leaves the engine open."""
         try:
-            await asyncio.gather(self.turns.close(), self.temporary.close())
+            await asyncio.gather(self.turns.close(), self.temporary.close(), self.models.close())
             if self._quotas is not None:
                 await self._quotas.close()
         finally:

@@ -14,7 +14,7 @@ import gradio as gr
 from pydantic import ValidationError
 
 from app.api.errors import describe_invalid
-from app.api.ops.engine import NewModel, UnloadOptions, hosted_model, view_engine
+from app.api.ops.engine import NewModel, UnloadOptions, hosted_model, load_model, view_engine
 from app.auth.identity import identity_of
 from app.domain.roles import UserRole
 from app.errors import AppError
@@ -36,12 +36,11 @@ def serve_model(model: Model, services: Callable[[], Services]) -> None:
     """
 
     async def refresh() -> dict[str, Any]:
-        return view_engine(services().engine).model_dump(mode="json")
+        return view_engine(services()).model_dump(mode="json")
 
     async def swap(event: gr.EventData, request: gr.Request) -> dict[str, Any]:
-        async def load(host: ModelHost, data: dict[str, Any]) -> None:
-            new = NewModel.model_validate(data)
-            await host.swap(new.model, revision=new.revision, max_model_len=new.max_model_len, timeout=new.timeout)
+        async def load(_host: ModelHost, data: dict[str, Any]) -> None:
+            await load_model(services(), NewModel.model_validate(data), identity_of(request).user_id)
 
         return await change(event, request, load)
 
@@ -78,7 +77,7 @@ def serve_model(model: Model, services: Callable[[], Services]) -> None:
             said = "An internal error occurred. The server's log has the details."
             raise gr.Error(said, print_exception=False) from failure
         return {
-            **view_engine(services().engine).model_dump(mode="json"),
+            **view_engine(services()).model_dump(mode="json"),
             "error": error,
             "request": number if isinstance(number, int) else None,
         }

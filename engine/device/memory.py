@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import os
 import sys
 import traceback
-from pathlib import Path
 
 import torch
+
+from engine.device.host_memory import available_host_memory
 
 log = logging.getLogger(__name__)
 
@@ -22,17 +22,7 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return int(free)
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # without /proc/meminfo: a guess
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    # A container may be limited to less than the machine has (cgroup v2; "max" means no limit).
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and (most := limit.read_text().strip()).isdigit():
-        free = min(free, int(most) - int(used.read_text()))
-    return max(free, 0)
+    return available_host_memory()
 
 
 def release_memory() -> None:

@@ -9,8 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from app.api.deps import ServicesDep
+from app.api.deps import ServicesDep, UserId
+from app.api.ops.models import DownloadView, view_download
 from app.errors import Conflict, EngineUnavailable, ModelUnusable, NotSupported
+from app.services.container import Services
 from engine import (
     ChatEngine,
     EngineBusyError,
@@ -38,6 +40,7 @@ class EngineView(BaseModel):
     remote: bool = Field(description="The model runs on another server, and cannot be put to sleep or changed here.")
     model: ModelInfo = Field(description="The loaded model, or the last one while the engine sleeps.")
     stats: EngineStats = Field(description="Counters since the start, and current resource use.")
+    download: DownloadView | None = Field(None, description="The last download of a model, which may be in progress.")
 
 
 class UnloadOptions(BaseModel):
@@ -52,7 +55,8 @@ class NewModel(UnloadOptions):
     """The model to load instead."""
 
     model: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
-        description="A folder, or a hub id such as Qwen/Qwen3-0.6B."
+        description="The id of a found model (`GET /api/models`), or a hub id such as Qwen/Qwen3-0.6B. Without "
+        "accounts also any folder or GGUF file."
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     max_model_len: int | None = Field(None, ge=16, description="Context window in tokens; default: the model's own.")
@@ -61,7 +65,7 @@ class NewModel(UnloadOptions):
 @router.get("")
 async def get_engine(services: ServicesDep) -> EngineView:
     """Returns the engine's state, its model, and its resource use."""
-    return view_engine(services.engine)
+    return view_engine(services)
 
 
 @router.post("/sleep")
@@ -69,7 +73,7 @@ async def sleep(options: UnloadOptions, services: ServicesDep) -> EngineView:
     """Unloads the model and frees its memory. Messages are refused until the engine is woken up."""
     async with hosted_model(services.engine) as host:
         await host.sleep(options.timeout)
-    return view_engine(services.engine)
+    return view_engine(services)
 
 
 @router.post("/wake")
@@ -77,18 +81,30 @@ async def wake(services: ServicesDep) -> EngineView:
     """Loads the model again, after sleep or a failure. Responds once it is loaded."""
     async with hosted_model(services.engine) as host:
         await host.wake()
-    return view_engine(services.engine)
+    return view_engine(services)
 
 
 @router.post("/swap")
-async def swap(new: NewModel, services: ServicesDep) -> EngineView:
+async def swap(new: NewModel, services: ServicesDep, user_id: UserId) -> EngineView:
     """Loads another model and serves it. Responds once it is loaded; if that fails, the old model stays."""
-    async with hosted_model(services.engine) as host:
-        await host.swap(new.model, revision=new.revision, max_model_len=new.max_model_len, timeout=new.timeout)
-    return view_engine(services.engine)
+    await load_model(services, new, user_id)
+    return view_engine(services)
 
 
-def view_engine(engine: ChatEngine) -> EngineView:
+async def load_model(services: Services, new: NewModel, user_id: str) -> None:
+    """Loads another model for a user, who must be an admin."""
+    async with hosted_model(services.engine):
+        await services.models.load(
+            new.model,
+            revision=new.revision,
+            max_model_len=new.max_model_len,
+            timeout=new.timeout,
+            actor_id=user_id,
+        )
+
+
+def view_engine(services: Services) -> EngineView:
+    engine, download = services.engine, services.models.download
     status = engine.status
     return EngineView(
         state=status.state,
@@ -99,6 +115,7 @@ def view_engine(engine: ChatEngine) -> EngineView:
         remote=not isinstance(engine, ModelHost),
         model=engine.info,
         stats=engine.stats(),
+        download=view_download(download) if download is not None else None,
     )
 
 

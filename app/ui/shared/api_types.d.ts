@@ -175,6 +175,23 @@ export interface DeletionPreview {
   audit_events: number;
 }
 
+/** The state of a download. The last three are final. */
+export type DownloadState = "downloading" | "loading" | "done" | "failed" | "cancelled";
+
+/** The last download. */
+export interface DownloadView {
+  model: string;
+  title: string;
+  /** Whether the model is loaded afterwards. */
+  load: boolean;
+  state: DownloadState;
+  stage: string;
+  /** Progress of the stage, 0 to 1. */
+  progress: number;
+  /** Why it failed, as a sentence. */
+  error: string | null;
+}
+
 /** The edited message. */
 export interface EditedMessage {
   /** Saved on the conversation; default: its current ones. */
@@ -230,6 +247,8 @@ export interface EngineView {
   model: ModelInfo;
   /** Counters since the start, and current resource use. */
   stats: EngineStats;
+  /** The last download of a model, which may be in progress. */
+  download: DownloadView | null;
 }
 
 /** A reply with the messages before it, its siblings, and the messages after it. */
@@ -261,6 +280,28 @@ export interface FeedbackView {
 
 /** Why a reply needs a review: it was rated down, or left its question unanswered. */
 export type Flag = "low_rated" | "failed" | "interrupted" | "empty" | "asked_again";
+
+/** A model on this machine. */
+export interface FoundModelView {
+  /** What to give to `POST /api/engine/swap`. */
+  id: string;
+  name: string;
+  /** Where it was found. */
+  source: Source;
+  /** Size on disk. */
+  size_bytes: number;
+  /** Number format of the weights, such as BF16 or GGUF Q4_K_M. */
+  format: string | null;
+  /** The model's own, in tokens. */
+  context_length: number | null;
+  /** Whether the weights fit into memory; null if that is not known. */
+  fits: boolean | null;
+  /** Upper bound for one chat: memory bandwidth divided by the weights that one token reads. */
+  tokens_per_second: number | null;
+  /** Why it cannot be loaded, as a sentence. */
+  problem: string | null;
+  loaded: boolean;
+}
 
 /** The user's rating of a reply. */
 export interface GivenFeedback {
@@ -391,6 +432,16 @@ export interface ModelInfo {
   served_names: string[];
 }
 
+/** What can be loaded. */
+export interface ModelsView {
+  found: FoundModelView[];
+  recommended: RecommendedModelView[];
+  /** Folders that could not be searched, as sentences. */
+  notes: string[];
+  /** Whether `POST /api/engine/swap` takes any folder; not with accounts. */
+  can_load_paths: boolean;
+}
+
 /** An API key to create. */
 export interface NewKey {
   /** Label of the key, such as the program's name. */
@@ -405,7 +456,7 @@ export interface NewKey {
 export interface NewModel {
   /** Time for replies in flight to finish before they end. */
   timeout?: number;
-  /** A folder, or a hub id such as Qwen/Qwen3-0.6B. */
+  /** The id of a found model (`GET /api/models`), or a hub id such as Qwen/Qwen3-0.6B. Without accounts also any folder or GGUF file. */
   model: string;
   /** Branch, tag or commit of a hub model. */
   revision?: string | null;
@@ -472,6 +523,25 @@ export type Rating = "up" | "down";
 
 /** Reasons for a rating. The first three go with a thumb up, the others with a thumb down. */
 export type Reason = "correct" | "helpful" | "clear" | "wrong" | "off_topic" | "incomplete" | "unclear" | "too_long" | "tone";
+
+/** A model on the recommended list. */
+export interface RecommendedModelView {
+  /** What to give to `deskmate model get`, and to the download route. */
+  name: string;
+  title: string;
+  /** One or two sentences. */
+  description: string;
+  /** Size of the download in millions of bytes. */
+  size_mb: number;
+  /** Name of the licence, or of the publisher's own terms. */
+  licence: string;
+  /** open: an open-source licence. own: the publisher's terms, which restrict the use. */
+  terms: "open" | "own";
+  /** Its id on the Hugging Face Hub. */
+  hub: string;
+  /** The found model that it is, once it is downloaded. */
+  id: string | null;
+}
 
 /** A template to remove. */
 export interface RemoveTemplate {
@@ -557,6 +627,9 @@ export interface SnippetPart {
   text: string;
   hit: boolean;
 }
+
+/** Where a model was found. */
+export type Source = "bundled" | "models-dir" | "hub-cache" | "ollama" | "lm-studio";
 
 /** A message to send. The client sends ids and text; the history comes from the database. */
 export interface StartTurn {
@@ -733,4 +806,12 @@ export interface Viewer {
   user_id: string;
   name: string | null;
   role: UserRole;
+}
+
+/** The model to download. */
+export interface WantedModel {
+  /** A name on the recommended list, or a hub id such as Qwen/Qwen3-0.6B or org/repo:Q4_K_M. */
+  model: string;
+  /** Load it as soon as it is here. The old model serves until then. */
+  load?: boolean;
 }

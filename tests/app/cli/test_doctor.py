@@ -322,7 +322,7 @@ def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, m
 def test_a_pytorch_that_cannot_be_imported_is_reported_with_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_may_have_gpu", lambda: True)
+    monkeypatch.setattr(doctor, "may_have_gpu", lambda: True)
     monkeypatch.setitem(sys.modules, "torch", None)  # the import statement raises ImportError
     found = _findings(tmp_path)
     assert found["processor"].serious

@@ -157,7 +157,7 @@ async def test_a_model_is_loaded_to_the_end_though_its_tab_is_closed(
 
 async def test_what_goes_wrong_is_said_and_ends_the_request(here: Desk) -> None:
     here.live.engine.lifecycle_error = ModelLoadError("There is no model folder at x.")
-    answer = await fire(here.clients["ada"], "swap", {"model": "x", "request": 2}, "unusable")
+    answer = await fire(here.clients["ada"], "swap", {"model": "models/x", "request": 2}, "unusable")
     value = answer["output"]["data"][0]
     assert (value["request"], value["error"], value["state"]) == (2, "There is no model folder at x.", "ready")
 

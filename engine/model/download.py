@@ -1,0 +1,28 @@
+"""Downloads a model of the hub into its cache, without loading it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.model.weights import Progress
+
+
+def fetch_model(model: str, revision: str | None, progress: Progress) -> Path:
+    """Downloads what the hub's cache lacks of a model, and returns its folder there.
+
+    Args:
+        model: hub id.
+        revision: branch, tag or commit; None for the main branch.
+        progress: errors that it raises are raised here at once.
+
+    Raises:
+        ModelLoadError: the model does not exist, access is denied, or the hub cannot be reached; the disk is full; or
+            the model has no safetensors weights.
+    """
+    from engine.model.hub import fetch_description, fetch_weights
+
+    folder = fetch_description(model, revision, progress)
+    fetch_weights(model, folder, progress)
+    return folder

@@ -1,0 +1,173 @@
+"""``deskmate model``: as a person gives the commands."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.models import recommended
+from testing.gguf_header import gguf_bytes
+from testing.package_index import PackageIndex
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Gives a command; returns its exit status, its output and its errors."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ENGINE_MODELS_DIR", str(models))
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        with pytest.raises(SystemExit) as ended:
+            main.main(["model", *arguments])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return int(ended.value.code or 0), said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    with PackageIndex().running() as running:
+        for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("PIP_INDEX_URL", running.url)
+        recommended.recommended_models.cache_clear()
+        monkeypatch.setattr(recommended, "read_list", lambda: (running.recommended,))
+        yield running
+    recommended.recommended_models.cache_clear()
+
+
+def test_a_model_is_downloaded_listed_and_removed(run: Run, models: Path, index: PackageIndex) -> None:
+    status, said, errors = run("get", "tiny")
+    file = models / "Tiny.Q4_1.gguf"
+    assert (status, said) == (0, f"tiny is here. Start with it: deskmate serve --model {file}\n")
+    assert "Downloading Tiny Model..." in errors
+    assert file.read_bytes() == index.model
+    status, said, errors = run("list")
+    assert (status, errors) == (0, "")
+    [line] = [line for line in said.splitlines() if line.startswith("Tiny.Q4_1")]
+    assert line.split() == ["Tiny.Q4_1", "0", "MB", "GGUF", "Q4_1", "512", "yes", "?", "models", "folder"]
+    assert "tiny  1 MB  Apache-2.0  Says nothing.  downloaded" in said
+    assert run("remove", "tiny", "--yes") == (0, "Tiny.Q4_1 is removed: 0 MB.\n", "")
+    assert not file.exists()
+
+
+def test_a_broken_download_is_one_sentence(run: Run, models: Path, index: PackageIndex) -> None:
+    index.sent = b"something else"
+    status, said, errors = run("get", "tiny")
+    assert (status, said) == (2, "")
+    assert errors.splitlines()[-1].startswith("deskmate: Tiny Model cannot be downloaded from http://127.0.0.1")
+    assert not list(models.glob("*.gguf"))
+
+
+@pytest.mark.parametrize("name", ["nothing", "../x", "/etc/passwd", "file:///etc/passwd", "a/b/c", ""])
+def test_what_is_no_model_is_refused(run: Run, name: str) -> None:
+    status, said, errors = run("get", name)
+    assert (status, said) == (2, "")
+    assert errors == (
+        f"deskmate: {name} is neither on the recommended list nor a hub ID. A hub ID looks like Qwen/Qwen3-0.6B.\n"
+        if name
+        else "deskmate: is neither on the recommended list nor a hub ID. A hub ID looks like Qwen/Qwen3-0.6B.\n"
+    )
+
+
+def test_a_damaged_model_is_listed_with_its_sentence_and_can_be_removed(run: Run, models: Path) -> None:
+    (models / "bad.gguf").write_bytes(b"GGUF")
+    status, said, _ = run("list")
+    assert status == 0
+    assert "!!  bad: The file is too short to be a GGUF file." in said
+    assert run("remove", "bad", "--yes")[0] == 0
+    assert not (models / "bad.gguf").exists()
+
+
+def test_a_model_is_removed_with_its_empty_folders(run: Run, models: Path) -> None:
+    (models / "org" / "repo").mkdir(parents=True)
+    (models / "org" / "repo" / "a.gguf").write_bytes(gguf_bytes())
+    (models / "org" / "other.txt").touch()
+    assert run("remove", "org/repo/a", "--yes")[0] == 0
+    assert [path.name for path in (models / "org").iterdir()] == ["other.txt"]
+
+
+def test_nothing_is_removed_without_a_yes(run: Run, models: Path) -> None:
+    (models / "a.gguf").write_bytes(gguf_bytes())
+    assert run("remove", "a") == (2, "", "deskmate: There is no terminal to confirm the removal. Use --yes.\n")
+    assert (models / "a.gguf").exists()
+
+
+def test_a_loaded_model_stays(run: Run, models: Path) -> None:
+    (models / "a.gguf").write_bytes(gguf_bytes())
+    with (models / "a.gguf").open("rb") as held:  # as a server holds the model that it has loaded
+        fcntl.flock(held, fcntl.LOCK_SH)
+        status, _, errors = run("remove", "a", "--yes")
+    assert (status, errors) == (2, "deskmate: a is loaded by a server. Load another model there, then remove it.\n")
+    assert (models / "a.gguf").exists()
+
+
+def test_only_what_is_in_the_models_folder_is_removed(run: Run, tmp_path: Path, models: Path) -> None:
+    lm_studio = tmp_path / "home" / ".lmstudio" / "models" / "org"
+    lm_studio.mkdir(parents=True)
+    (lm_studio / "b.gguf").write_bytes(gguf_bytes())
+    for name, reason in (
+        ("guide", "guide came with Deskmate"),
+        ("org/b", "org/b belongs to LM Studio"),
+        ("none", "There is no model none on this machine"),
+        (str(lm_studio / "b.gguf"), "org/b belongs to LM Studio"),
+        (str(tmp_path), "There is no model"),
+    ):
+        status, _, errors = run("remove", name, "--yes")
+        assert (status, reason in errors) == (2, True), errors
+    assert (lm_studio / "b.gguf").exists()
+
+
+def test_the_hubs_cache_is_touched_only_when_asked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    from tests.app.models.test_scan import hub_model
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_model(tmp_path / "hub")
+    status, _, errors = run("remove", "org/tiny", "--yes")
+    assert (status, "add --hub-cache" in errors) == (2, True)
+    assert run("remove", "org/tiny", "--hub-cache", "--yes")[0] == 0
+    assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_a_link_in_the_models_folder_is_removed_and_not_what_it_leads_to(
+    run: Run, tmp_path: Path, models: Path
+) -> None:
+    (models / "real.gguf").write_bytes(gguf_bytes())
+    (models / "link.gguf").symlink_to(models / "real.gguf")
+    assert run("remove", "link", "--yes")[0] == 0
+    assert (models / "real.gguf").exists()
+    assert not (models / "link.gguf").is_symlink()
+
+
+def test_the_recommended_list_is_honest() -> None:
+    models = recommended.recommended_models()
+    first = models[0]
+    assert (first.name, first.size_mb, first.licence, first.terms) == ("smollm2", 98, "Apache-2.0", "open")
+    assert first.wheel is not None
+    assert round(first.wheel.member_bytes / 1e6) == first.size_mb
+    assert len({model.name for model in models}) == len(models)
+    for model in models:
+        is_own = any(word in model.hub.casefold() for word in ("gemma", "llama"))
+        assert model.terms == ("own" if is_own else "open"), model.name
+        assert model.licence in ("Apache-2.0", "MIT") or model.terms == "own"
