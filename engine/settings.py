@@ -37,10 +37,11 @@ class EngineSettings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Data type of the weights; auto is bfloat16 where the processor supports it natively."
     )
-    quantization: Literal["none", "int8", "int4", "fp8"] = Field(
+    quantization: Literal["none", "auto", "int8", "int4", "fp8"] = Field(
         "none",
         description="Quantize linear layers: less memory, less exact, faster on CPUs. int8 works everywhere, int4 on "
-        "CPUs, fp8 on GPUs of compute capability 8.9 or later.",
+        "CPUs, fp8 on GPUs of compute capability 8.9 or later. auto takes the first of none, int8 and int4 that fits "
+        "into memory. A checkpoint that is quantized keeps its bits with none and auto.",
     )
     native: bool = Field(
         True,

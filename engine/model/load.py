@@ -28,6 +28,8 @@ from engine.model.quantized.module import load_dequantized
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
+from engine.model.served_format import choose_served_format
+from engine.model.sizing import count_parameters
 from engine.model.weights import Progress, copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
@@ -79,6 +81,8 @@ class LoadedModel:
     rotary: LengthDependentRotary | None  #: set if the rotary embedding depends on the sequence's length
     num_parameters: int
     weight_bytes: int
+    quantization: str = "none"  #: of the linear layers: ``none``, ``int8``, ``int4`` or ``fp8``
+    quantization_reason: str | None = None  #: why they have it, if the engine chose it
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     file_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
     decoder: CompiledDecoder | None = None  #: a second copy of the weights, if steps run in C++
@@ -132,8 +136,12 @@ def load_checkpoint(
     """
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
-    linear_classes = choose_linears(settings.quantization, device, dtype)
+    if settings.quantization != "auto":
+        choose_linears(settings.quantization, device, dtype)  # what cannot run is refused before anything is downloaded
     checkpoint = open_checkpoint(settings, progress)
+    served = choose_served_format(settings, checkpoint, device, dtype)
+    settings = settings.model_copy(update={"quantization": served.quantization})
+    linear_classes = choose_linears(settings.quantization, device, dtype)
     config, tokenizer, generation_config = checkpoint.config, checkpoint.tokenizer, checkpoint.generation_config
     module = _load_module(checkpoint, settings.model, dtype, device, progress)
     calls = probe_calls(module, config, device, settings.model)
@@ -178,6 +186,8 @@ def load_checkpoint(
         rotary=rotary,
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
+        quantization=served.quantization,
+        quantization_reason=served.reason,
         has_unused_adapter=checkpoint.has_unused_adapter,
         file_format=checkpoint.file_format,
         decoder=decoder,
@@ -221,6 +231,8 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
     if checkpoint.num_parameters is not None:
         return checkpoint.num_parameters * wanted.itemsize
+    if checkpoint.quantized is not None:
+        return count_parameters(checkpoint.config, settings.model) * wanted.itemsize  # dense while it loads
     stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32
     return checkpoint.weight_bytes * wanted.itemsize // stored.itemsize
 

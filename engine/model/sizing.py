@@ -83,8 +83,11 @@ class ModelSize:
     layers: tuple[CacheLayer, ...]
     max_context: int
 
-    def weights(self, number_format: WeightFormat) -> int:
-        """Returns the size of the weights in a format: what is not quantized stays in bf16.
+    def weights(self, number_format: WeightFormat, kept_bytes: int = _BF16_BYTES) -> int:
+        """Returns the size of the weights in a format.
+
+        Args:
+            kept_bytes: bytes of each weight that is not quantized; by default those of bf16.
 
         A quantized output layer that shares its weights with the embeddings is another copy of them.
         """
@@ -94,7 +97,7 @@ class ModelSize:
         if number_format.output_bytes is not None:
             size += self.output * number_format.output_bytes
             kept -= 0 if self.is_tied else self.output
-        return math.ceil(size + kept * _BF16_BYTES)
+        return math.ceil(size + kept * kept_bytes)
 
     @property
     def cache_per_token(self) -> int:
@@ -124,7 +127,18 @@ def model_size(model: str) -> ModelSize:
     Raises:
         ModelLoadError: there is no such config, or this estimate does not support the model; the message says which.
     """
-    config = _config(model)
+    return size_of_config(_config(model), model)
+
+
+def size_of_config(config: Any, model: str) -> ModelSize:
+    """Estimates a model's size from transformers' configuration of it.
+
+    Args:
+        model: its name.
+
+    Raises:
+        ModelLoadError: this estimate does not support the model; the message says why.
+    """
     text = config.get_text_config()
     if getattr(text, "kv_lora_rank", None):
         raise ModelLoadError(
@@ -134,6 +148,16 @@ def model_size(model: str) -> ModelSize:
     layers = _cache_layers(text, model)
     context = getattr(text, "max_position_embeddings", None) or 0
     return ModelSize(model, **_count(config, model), layers=layers, max_context=context)
+
+
+def count_parameters(config: Any, model: str) -> int:
+    """Returns the number of parameters of the model that a configuration describes.
+
+    Raises:
+        ModelLoadError: transformers cannot build it.
+    """
+    parameters: int = _count(config, model)["parameters"]
+    return parameters
 
 
 def _config(model: str) -> Any:

@@ -92,12 +92,13 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         name=model.name,
         max_model_len=core.request_processor.max_model_len,
         vocab_size=model.vocab_size,
-        dtype=_number_format(model.dtype, settings.quantization, model.file_format),
+        dtype=_number_format(model.dtype, model.quantization, model.file_format),
         device=str(model.device),
         attention=core.kernel.name,
         num_parameters=model.num_parameters,
         has_chat_template=bool(model.tokenizer.chat_template),
         has_unused_adapter=model.has_unused_adapter,
+        quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,
     )
 

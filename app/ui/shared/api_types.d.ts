@@ -429,6 +429,7 @@ export interface ModelInfo {
   has_chat_template: boolean;
   has_unused_adapter: boolean;
   can_continue: boolean;
+  quantization_reason: string | null;
   served_names: string[];
 }
 

@@ -120,7 +120,8 @@ def test_the_report_offers_the_formats_that_the_engine_loads(device: str, monkey
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device=None: (9, 0))
     monkeypatch.setattr(quantization, "triton_unavailable_reason", lambda _device: None)
-    names = [name for name in get_args(EngineSettings.model_fields["quantization"].annotation) if name != "none"]
+    choices = get_args(EngineSettings.model_fields["quantization"].annotation)
+    names = [name for name in choices if name not in ("none", "auto")]
     assert {*names, "bf16"} == set(WEIGHT_FORMATS)
     for name in names:
         expected = nullcontext() if device in WEIGHT_FORMATS[name].devices else pytest.raises(ModelLoadError)
