@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,13 +39,20 @@ class Rotary:
 
     inv_freq: Tensor  #: float32, radians per position
     scale: float  #: of sines and cosines
+    is_interleaved: bool  #: whether neighbours form a pair, instead of a number in each half
 
     def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
         """Rotates float32 heads ``[num_tokens, num_heads, head_dim]``."""
         angles = positions.float().unsqueeze(1) * self.inv_freq
         cosines, sines = (turned.unsqueeze(1) * self.scale for turned in (angles.cos(), angles.sin()))
-        first, second, rest = heads.tensor_split((len(self.inv_freq), 2 * len(self.inv_freq)), dim=-1)
-        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
+        width = 2 * len(self.inv_freq)
+        numbers, rest = heads[..., :width], heads[..., width:]
+        pairs = numbers.unflatten(-1, (-1, 2)).unbind(-1) if self.is_interleaved else numbers.chunk(2, dim=-1)
+        first, second = pairs[0] * cosines - pairs[1] * sines, pairs[1] * cosines + pairs[0] * sines
+        turned = (
+            torch.stack([first, second], dim=-1).flatten(-2) if self.is_interleaved else torch.cat([first, second], -1)
+        )
+        return torch.cat([turned, rest], dim=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,12 @@ def measure(model: Any, modules: DecoderModules) -> Constants:
         logits_scale, logits_softcap = _logits_constants(recorder.outputs[modules.lm_head], output.logits[0])
     except FAILURES as error:
         raise UnsupportedModel(f"its parts cannot be run one by one ({first_line(error)})") from error
+    used = sorted({layer.rotary for layer in layers if layer.rotary is not None})
     return Constants(
-        layers=layers,
-        rotary=tables,
+        layers=tuple(
+            layer if layer.rotary is None else replace(layer, rotary=used.index(layer.rotary)) for layer in layers
+        ),
+        rotary=tuple(tables[index] for index in used),
         activation=_activation(modules.layers[0].activation),
         embedding_scale=scale * _ratio(streams[0][0], embedded),
         logits_scale=logits_scale,
@@ -222,7 +232,11 @@ def _rotary_tables(modules: DecoderModules) -> tuple[Rotary, ...]:
     found = [table for rotary in modules.rotary for table in frequencies(rotary)]
     if any(kind in LENGTH_DEPENDENT for _, _, kind in found):
         raise UnsupportedModel("its rotary embedding depends on the sequence length")
-    return tuple(Rotary(inv_freq.detach().float().clone(), scale) for inv_freq, scale, _ in found)
+    return tuple(
+        Rotary(inv_freq.detach().float().clone(), scale, is_interleaved)
+        for inv_freq, scale, _ in found
+        for is_interleaved in (False, True)
+    )
 
 
 def embedding_scale(embedding: nn.Embedding) -> float:

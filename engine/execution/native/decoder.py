@@ -78,7 +78,12 @@ class _Layer(ctypes.Structure):
 
 
 class _Rotary(ctypes.Structure):
-    _fields_ = (("inv_freq", ctypes.c_void_p), ("num_frequencies", ctypes.c_int64), ("scale", ctypes.c_float))
+    _fields_ = (
+        ("inv_freq", ctypes.c_void_p),
+        ("num_frequencies", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("is_interleaved", ctypes.c_int32),
+    )
 
 
 class _Model(ctypes.Structure):
@@ -158,7 +163,10 @@ class Decoder:
             )
         )
         self._rotary = (_Rotary * len(structure.rotary))(
-            *(_Rotary(_address(rotary.inv_freq), len(rotary.inv_freq), rotary.scale) for rotary in structure.rotary)
+            *(
+                _Rotary(_address(rotary.inv_freq), len(rotary.inv_freq), rotary.scale, rotary.is_interleaved)
+                for rotary in structure.rotary
+            )
         )
         self._model = _Model(
             self._layers,

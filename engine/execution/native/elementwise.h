@@ -36,9 +36,18 @@ inline void rotary_angles(int64_t position, const Rotary& rotary, float* angles)
     }
 }
 
-// Rotary position embedding (arXiv 2104.09864) of the first 2 * half numbers of a head in place. Number i of the first
-// half and of the second half form a pair, as in GPT-NeoX and transformers.
-inline void apply_rope(float* head, const float* angles, int64_t half) {
+// Rotary position embedding (arXiv 2104.09864) of the first numbers of a head in place. Number i of the first half and of
+// the second half form a pair, as in GPT-NeoX; or neighbours do, as in the paper.
+inline void apply_rope(float* head, const float* angles, const Rotary& rotary) {
+    const int64_t half = rotary.num_frequencies;
+    if (rotary.is_interleaved) {
+        for (int64_t at = 0; at < half; ++at) {
+            float a = head[2 * at], b = head[2 * at + 1];
+            head[2 * at] = a * angles[at] - b * angles[at + half];
+            head[2 * at + 1] = b * angles[at] + a * angles[at + half];
+        }
+        return;
+    }
 #pragma omp simd
     for (int64_t at = 0; at < half; ++at) {
         float a = head[at], b = head[at + half];

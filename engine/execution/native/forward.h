@@ -231,7 +231,7 @@ class StepThread {
         const bool is_query = head < model_.num_heads,
                    is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
         if ((is_query || is_key) && layer.rotary >= 0)
-            apply_rope(one, angles(layer.rotary, row), model_.rotary[layer.rotary].num_frequencies);
+            apply_rope(one, angles(layer.rotary, row), model_.rotary[layer.rotary]);
         if (is_query) {
             std::copy(one, one + dim_, shared_.queries.data() + row * query_size_ + head * dim_);
             return;

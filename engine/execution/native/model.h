@@ -50,6 +50,7 @@ struct Rotary {
     const float* inv_freq;  // [num_frequencies], radians per position
     int64_t num_frequencies;
     float scale;  // of cosines and sines
+    int32_t is_interleaved;  // whether neighbours form a pair, instead of a number in each half
 };
 
 struct Model {

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.gemma3 import modeling_gemma3 as gemma3
+from transformers.models.glm4 import modeling_glm4 as glm4
 from transformers.models.granite import modeling_granite as granite
 from transformers.models.olmo2 import modeling_olmo2 as olmo2
 from transformers.models.phi3 import modeling_phi3 as phi3
@@ -52,6 +53,8 @@ FAMILIES_IN_CPP = {
     "olmo3": Family("olmo3", {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
     "smollm3": FAMILIES["smollm3"],
     "granite": FAMILIES["granite"],
+    "glm4": FAMILIES["glm4"],
+    "ernie": Family("ernie4_5", sentencepiece=True),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES_IN_CPP)
 
@@ -211,6 +214,7 @@ ALTERED: list[tuple[str, Any, Callable[[Any, Any], Any], str]] = [
     ("olmo2", olmo2.Olmo2Attention, times(1.01), "input of attention output norm of layer 0"),
     ("granite", granite.GraniteMLP, times(1.01), "residual sum before input_layernorm of layer 1"),
     ("granite", granite.GraniteForCausalLM, logits(lambda rows: 1.01 * rows), "logits"),
+    ("glm4", glm4.Glm4RotaryEmbedding, lambda _, output: (output[0], -output[1]), "query of layer 0"),
     ("smollm3", smollm3.SmolLM3RotaryEmbedding, lambda _, output: (output[0], -output[1]), "query of layer 0"),
 ]
 
