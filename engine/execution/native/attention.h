@@ -1,4 +1,5 @@
-// What decode_attention.h and prefill_attention.h share: the paged cache, the sliding window, the online softmax.
+// What decode_attention.h, prefill_attention.h and prefill_attention_simd.h share: the paged cache, the sliding window,
+// the online softmax.
 //
 // Memory: a layer's keys and values are [num_blocks, block_size, num_kv_heads, head_dim], float32 or bfloat16. A block
 // table gives the block of each block_size positions of a sequence; the keys of all kv heads of a token are adjacent.
@@ -88,4 +89,5 @@ struct OnlineSoftmax {
 struct AttentionScratch {
     AlignedVector<float> scores, sums, rescale;
     AlignedVector<int32_t> queries, keys, values, probs;
+    std::vector<bool> is_finite;  // of blocks of keys: whether all their values are
 };

@@ -1,7 +1,7 @@
 // Divides the attention of a step among its threads.
 //
 // A task is one of
-//   a prefill chunk: the queries of one sequence and one kv head (prefill_attention.h)
+//   a prefill chunk: the queries of one sequence and one kv head (prefill_attention.h, prefill_attention_simd.h)
 //   a row: one query, all heads, all of its splits (decode_attention.h)
 //   a split of a row: if a step has few rows, threads divide the keys of each
 // Tasks are the same for all layers of a cache group. One thread lists them; threads take them one by one.
@@ -14,6 +14,7 @@
 
 #include "decode_attention.h"
 #include "prefill_attention.h"
+#include "prefill_attention_simd.h"
 #include "step.h"
 
 constexpr int64_t kAllSplits = -1;
@@ -32,7 +33,7 @@ int64_t min_prefill_queries() {
 #ifdef DESKMATE_AMX
     if (std::is_same_v<Cache, bf16> && amx_available()) return kMinPrefillQueries;
 #endif
-    return INT64_MAX;
+    return kMinSimdPrefillQueries;
 }
 
 // Whether threads divide the keys of each row, because the rows are too few to divide.

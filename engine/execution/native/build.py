@@ -166,7 +166,7 @@ def _open(library: Path) -> ctypes.CDLL:
     """Loads a library. Its OpenMP runtime is PyTorch's: two in one process would each keep threads that spin."""
     ctypes.CDLL(_openmp_runtime(), mode=ctypes.RTLD_GLOBAL)
     code = ctypes.CDLL(str(library))
-    code.deskmate_has_amx.restype = ctypes.c_bool
+    code.deskmate_has_fast_prefill.restype = ctypes.c_bool
     return code
 
 

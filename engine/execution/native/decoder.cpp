@@ -2,8 +2,9 @@
 //
 // What they compute is in the headers:
 //   forward.h            a whole step; elementwise.h has its norms, rotary embedding and activation
-//   gemm.h               matrix products; packed_rows.h has their number formats and inputs
-//   attention_tasks.h    attention, divided among threads; decode_attention.h, prefill_attention.h, attention.h
+//   gemm.h               matrix products; packed_rows.h has their number formats and inputs, microkernel.h the loop
+//   attention_tasks.h    attention, divided among threads; decode_attention.h, attention.h,
+//                        prefill_attention.h, prefill_attention_simd.h
 //   sampling.h           tokens from logits; multi_step.h repeats steps without Python
 //   model.h, step.h      the structures that Python fills in
 //   simd.h, amx.h, aligned_vector.h  vectors, tiles, memory
@@ -64,6 +65,12 @@ void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t num
 int64_t deskmate_filters_size() { return sizeof(Filters); }
 int64_t deskmate_decode_request_size() { return sizeof(DecodeRequest); }
 
-// Whether the number formats with AMX kernels use them, so that steps of many rows are fast, too.
-bool deskmate_has_amx() { return amx_available(); }
+// Whether the kernels of this instruction set make steps of many rows fast, too.
+bool deskmate_has_fast_prefill() {
+#if defined(__AVX512F__)
+    return true;
+#else
+    return false;
+#endif
+}
 }

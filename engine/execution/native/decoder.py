@@ -3,7 +3,7 @@
 In a small step, a framework spends more time between the operators than in them; here nothing lies between them. No
 architecture is named: a model is accepted if it consists of the expected parts
 (:mod:`engine.execution.native.structure`), and used if its logits equal those of transformers
-(:mod:`engine.execution.native.parity_check`). Other models, and steps of many rows on CPUs without AMX, run through
+(:mod:`engine.execution.native.parity_check`). Other models, and steps of many rows on CPUs without AVX-512, run through
 transformers' own modules, on the same cache.
 """
 
@@ -28,9 +28,8 @@ from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.sampling.sampler import SamplingRow
 
-MAX_ROWS_WITHOUT_AMX = 64
-"""Most rows of a step that runs in C++ without AMX. With more rows oneDNN is faster: the C++ attention computes one row
-after another."""
+MAX_ROWS_WITHOUT_AVX512 = 64
+"""Most rows of a step that runs in C++ without AVX-512. With more rows oneDNN is faster."""
 
 ENDED = -1
 """Stands in place of a token for a reply that has ended."""
@@ -139,7 +138,7 @@ class Decoder:
             *(ctypes.c_void_p, ctypes.c_void_p),
         ]
         self._steps.restype = ctypes.c_int64
-        self._has_amx = weights.number_format != "float32" and bool(code.deskmate_has_amx())
+        self._has_fast_prefill = bool(code.deskmate_has_fast_prefill())
         self._weights = weights  # kept alive: the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
@@ -193,7 +192,7 @@ class Decoder:
     @property
     def max_rows(self) -> int:
         """Most rows of a step that is faster here than through transformers."""
-        return sys.maxsize if self._has_amx else MAX_ROWS_WITHOUT_AMX
+        return sys.maxsize if self._has_fast_prefill else MAX_ROWS_WITHOUT_AVX512
 
     def logits(self, batch: Batch) -> Tensor:
         """Stores the keys and values of a step; returns float32 ``[len(batch.logits_rows), vocab_size]``."""

@@ -263,18 +263,21 @@ class StepThread {
                                 tasks[index].row);
     }
 
-    void attend_chunk([[maybe_unused]] const Layer& layer, [[maybe_unused]] const PagedKV<Cache>& cache,
-                      [[maybe_unused]] const AttentionTask& task) {
+    void attend_chunk(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task) {
+        const int64_t first = task.kv_head * (model_.num_heads / model_.num_kv_heads) * dim_;
+        const float* queries = shared_.queries.data() + task.row * query_size_ + first;
+        const auto store_output = [&](int64_t query, int64_t number, Floats attended) {
+            store_attended(task.row + query, first + number, attended);
+        };
 #ifdef DESKMATE_AMX
-        if constexpr (std::is_same_v<Cache, bf16>) {
-            const int64_t first = task.kv_head * (model_.num_heads / model_.num_kv_heads) * dim_;
-            const float* queries = shared_.queries.data() + task.row * query_size_ + first;
-            PrefillAttention prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
-            prefill.attend(queries, query_size_, tiles_, [&](int64_t query, int64_t number, Floats attended) {
-                store_attended(task.row + query, first + number, attended);
-            });
-        }
+        if constexpr (std::is_same_v<Cache, bf16>)
+            if (amx_available()) {
+                PrefillAttention prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
+                return prefill.attend(queries, query_size_, tiles_, store_output);
+            }
 #endif
+        SimdPrefillAttention<Cache> prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
+        prefill.attend(queries, query_size_, store_output);
     }
 
     void attend_row(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task) {

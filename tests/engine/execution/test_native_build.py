@@ -126,7 +126,7 @@ def test_whatever_kernels_ask_for_a_variant_has() -> None:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that loads anywhere, compiled in no time: the decoder's one entry point that loading needs."""
     folder = tmp_path_factory.mktemp("library")
-    (folder / "decoder.cpp").write_text('extern "C" bool deskmate_has_amx() { return false; }\n')
+    (folder / "decoder.cpp").write_text('extern "C" bool deskmate_has_fast_prefill() { return false; }\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "SOURCE", folder / "decoder.cpp")
         compiler.compile_library(compiler.find_compiler(), (), folder / "decoder.so")

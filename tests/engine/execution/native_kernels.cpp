@@ -1,0 +1,44 @@
+// The decoder's kernels, one at a time, for test_native_kernels.py to compare with slow references.
+#include "forward.h"
+
+namespace {
+
+template <typename Cache>
+void attend(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position, int64_t num_queries,
+            const float* queries, float* output) {
+    const int64_t heads_per_kv = model->num_heads / model->num_kv_heads, width = model->num_heads * model->head_dim;
+    AttentionScratch scratch;
+    for (int64_t kv_head = 0; kv_head < model->num_kv_heads; ++kv_head) {
+        const int64_t first = kv_head * heads_per_kv * model->head_dim;
+        const PagedKV<Cache> cache(*model, *layer, block_table, kv_head);
+        SimdPrefillAttention<Cache> prefill(*model, *layer, cache, position, num_queries, scratch);
+        prefill.attend(queries + first, width, [&](int64_t query, int64_t number, Floats attended) {
+            store(attended, output + query * width + first + number);
+        });
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// queries and output: [num_queries, num_heads, head_dim].
+void attend_float32(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position,
+                    int64_t num_queries, const float* queries, float* output) {
+    attend<float>(model, layer, block_table, position, num_queries, queries, output);
+}
+
+void attend_bfloat16(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position,
+                     int64_t num_queries, const float* queries, float* output) {
+    attend<bf16>(model, layer, block_table, position, num_queries, queries, output);
+}
+
+// Whether a bfloat16 cache is multiplied in bfloat16, so that queries and probs are rounded.
+bool rounds_to_bfloat16() {
+#if defined(__AVX512BF16__)
+    return true;
+#else
+    return false;
+#endif
+}
+}
