@@ -3,6 +3,7 @@
 // What they compute is in the headers:
 //   forward.h            a whole step; elementwise.h has its norms, rotary embedding and activation
 //   gemm.h               matrix products; packed_rows.h has their number formats and inputs, microkernel.h the loop
+//   block_gemm.h         those of GGML's block formats; block_formats.h, block_rows.h, block_packing.h
 //   attention_tasks.h    attention, divided among threads; decode_attention.h, attention.h,
 //                        prefill_attention.h, prefill_attention_simd.h
 //   sampling.h           tokens from logits; multi_step.h repeats steps without Python
@@ -12,6 +13,7 @@
 // Pointers are valid for the duration of a call. Nothing throws but for lack of memory, which ends the process.
 // Threads: a call uses OpenMP's team of num_threads threads and returns when all are done.
 
+#include "block_packing.h"
 #include "forward.h"
 #include "model.h"
 #include "multi_step.h"
@@ -35,6 +37,21 @@ DESKMATE_STEPS(float32, float, float, float)
 DESKMATE_STEPS(bfloat16, bf16, bf16, bf16)
 DESKMATE_STEPS(int8, int8_t, int8_t, bf16)
 DESKMATE_STEPS(int4, int4, int8_t, bf16)
+DESKMATE_STEPS(blocks, blocks, blocks, bf16)
+
+// Packs a matrix in one of GGML's block formats; see pack_panels.
+void deskmate_pack_blocks(const Panel* panels, int64_t panel_stride, const uint8_t* rows, int64_t outputs,
+                          int64_t row_bytes, const int64_t* row_order, int64_t num_threads) {
+    pack_panels(panels, panel_stride, rows, outputs, row_bytes, row_order, num_threads);
+}
+
+// Dequantizes the weights of the outputs first to last - 1: to [last - first, inputs].
+void deskmate_dequantize_blocks(const Panel* panels, int64_t inputs, int64_t first, int64_t last, float* to,
+                                int64_t num_threads) {
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1)
+    for (int64_t output = first; output < last; ++output)
+        dequantize_output(panels, output, inputs, to + (output - first) * inputs);
+}
 
 // Finds the token with the highest score of each row, the first of equals, and that score.
 //   scores   [rows, count]

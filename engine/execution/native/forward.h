@@ -23,6 +23,7 @@
 #include <omp.h>
 
 #include "attention_tasks.h"
+#include "block_gemm.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "model.h"
@@ -110,7 +111,7 @@ struct ThreadBuffers {
 // One thread's part of a step. All threads of the team call run(), which places the barriers.
 //   Weight  number format of the linear layers, except lm_head
 //   Head    number format of lm_head
-//   Cache   dtype of keys, values and the embedding
+//   Cache   dtype of keys, values and the embedding, which has block formats if the layers have
 template <typename Weight, typename Head, typename Cache>
 class StepThread {
    public:
@@ -163,14 +164,8 @@ class StepThread {
     Range share(int64_t count, int64_t unit) const { return thread_range(count, unit, thread_, num_threads_); }
 
     void embed() {
-        const auto* embedding = static_cast<const Cache*>(model_.embedding);
         for (int64_t row = own_rows_.first; row < own_rows_.last; ++row) {
-            const Cache* from = embedding + step_.tokens[row] * hidden_;
-            for (int64_t at = 0; at < hidden_; at += kLanes) {
-                Cache scaled[kLanes];  // transformers rounds to the embedding's dtype, too
-                store(widen(from + at) * model_.embedding_scale, scaled);
-                store(widen(scaled), x_ + row * hidden_ + at);
-            }
+            embed_token(step_.tokens[row], x_ + row * hidden_);
             for (int64_t index = 0; index < model_.num_rotary; ++index)
                 rotary_angles(step_.positions[row], model_.rotary[index], angles(index, row));
             if constexpr (Rows::kIsDirect) {
@@ -182,6 +177,20 @@ class StepThread {
 
     // Returns the cosines and sines of a row.
     float* angles(int64_t rotary, int64_t row) { return shared_.angles.data() + (rotary * rows_ + row) * dim_; }
+
+    void embed_token(int64_t token, float* to) {
+        if constexpr (std::is_same_v<Weight, blocks>) {
+            dequantize_output(static_cast<const Panel*>(model_.embedding), token, hidden_, to);
+            for (int64_t at = 0; at < hidden_; ++at) to[at] *= model_.embedding_scale;
+        } else {
+            const Cache* from = static_cast<const Cache*>(model_.embedding) + token * hidden_;
+            for (int64_t at = 0; at < hidden_; at += kLanes) {
+                Cache scaled[kLanes];  // transformers rounds to the embedding's dtype, too
+                store(widen(from + at) * model_.embedding_scale, scaled);
+                store(widen(scaled), to + at);
+            }
+        }
+    }
 
     void project_qkv(const Layer& layer) {
         float* const heads = own_.head.data();

@@ -9,6 +9,7 @@
 //   bfloat16       bfloat16                 bfloat16  bfloat16
 //   int8           int8                     int8      bfloat16
 //   int4           4 bits                   int8      bfloat16
+//   blocks         GGML's block formats     the same  bfloat16; the embedding has block formats
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ extern "C" {
 // A linear layer, or several that read the same inputs, packed by engine/execution/native/weights.py. Outputs are
 // padded with zeros to a multiple of 16; gemm.h describes the layout of the weight.
 struct PackedLinear {
-    const void* weight;  // aligned to cache lines
+    const void* weight;  // aligned to cache lines; blocks: Panel [outputs / 16], the addresses of block_formats.h
     const void* scales;  // int8: float32 [outputs]; 4 bits: bfloat16 [outputs / 16, inputs / 32, 16]; else null
     const int32_t* weight_sums;  // int8: [outputs], the sum of each output's weights; else null
     const float* bias;  // [outputs], or null

@@ -6,6 +6,7 @@
 //   bf16      2                 bfloat16                               float32
 //   int8_t    4                 uint8 with zero point 128, one scale   int32
 //   int4      4                 int8, one scale                        int32 in a group of inputs, float32 beyond
+// Rows for weights in GGML's block formats are in block_rows.h.
 // A row of inputs is padded with zeros to whole tiles, that is to a multiple of kTileWords words.
 //
 // Rows [num_rows, words_per_row] lie in memory
