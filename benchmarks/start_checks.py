@@ -25,8 +25,7 @@ from engine.model import load as checkpoint
 
 CHECKS = {
     checkpoint: ("check_positions",),
-    load: ("logits_match",),
-    eligibility: ("check_parts", "check_sample", "DecoderWeights"),
+    eligibility: ("check_parts", "check_sample", "pack_and_check"),
 }
 LOADS = 3
 

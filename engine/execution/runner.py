@@ -46,7 +46,7 @@ class Runner:
     ) -> None:
         self._model = model
         self._kernel = PerSequenceKernel(kernel) if batch_invariant else kernel
-        self._tile_rows = tile_rows(model.module) if batch_invariant else None
+        self._tile_rows = tile_rows(model.module) if batch_invariant and model.module is not None else None
         self._block_size = block_size
         self._num_groups = len(layout.groups)
         self._group_of_layer = layout.group_of_layer()

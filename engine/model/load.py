@@ -1,6 +1,6 @@
-"""Loads any causal language model through transformers, or says in a sentence why it cannot run here.
+"""Loads any causal language model that transformers knows, or says in a sentence why it cannot run here.
 
-Weights, tokenizers and chat templates come from transformers untouched; nothing here names an architecture.
+Structure, tokenizers and chat templates come from transformers untouched; nothing here names an architecture.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
+from engine.device.memory import available_memory
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import AttentionNeeds, LayerProbe
 from engine.model.checkpoint import Checkpoint
 from engine.model.filled_module import fill_module
 from engine.model.folders import find_model
+from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.position_check import check_positions
-from engine.model.probe import min_cache_window, probe_calls, run_probe_step
-from engine.model.quantization import choose_linears
+from engine.model.probe import AttentionCalls, min_cache_window, probe_calls, run_probe_step
+from engine.model.quantization import LinearClasses, choose_linears
 from engine.model.quantized import DequantizedSource
 from engine.model.quantized.module import load_dequantized
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
-from engine.model.served_format import choose_served_format
+from engine.model.served_format import ServedFormat, choose_served_format
 from engine.model.sizing import count_parameters
+from engine.model.skeleton import ModelTensors, ModuleTensors, build_skeleton
+from engine.model.tensors import TensorSource
 from engine.model.weights import Progress, copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
@@ -38,27 +42,36 @@ log = logging.getLogger(__name__)
 
 
 class CompiledDecoder(Protocol):
-    """A second copy of the weights, in the layout of compiled code that runs whole steps."""
+    """A model's weights, in the layout of compiled code that runs whole steps."""
 
     @property
     def number_format(self) -> str:
         """Number format of the weights: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
 
 
-class CompileDecoder(Protocol):
-    """Makes a :class:`CompiledDecoder` from a model as transformers loaded it, before any module is replaced."""
+class Decoders(Protocol):
+    """Prepares models for compiled code that runs whole steps on a CPU."""
 
-    def __call__(
+    def runs_every_step(self, settings: EngineSettings) -> bool:
+        """Whether all steps of the models that it can run are best run there, so that no module is needed."""
+
+    def prepare(
         self,
         module: PreTrainedModel,
+        tensors: TensorSource,
         layers: tuple[LayerShape, ...],
         needs: AttentionNeeds,
         settings: EngineSettings,
-        weight_bytes: int,
         context_window: int,
         progress: Progress,
-    ) -> CompiledDecoder | None:
-        """Returns None if no compiled code can run the model, or none is wanted."""
+    ) -> CompiledDecoder | str:
+        """Packs a model's weights, checks the result, and returns it, or the reason why the model cannot run there.
+
+        Args:
+            module: as transformers made it, before any module is replaced, or a skeleton
+                (:mod:`engine.model.skeleton`).
+            tensors: of the model, by the names of the module's parameters.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ class LoadedModel:
     """A model that is ready to run in the engine, with its tokenizer, config and cache layout."""
 
     name: str
-    module: nn.Module
+    module: nn.Module | None  #: None if the decoder runs every step
     tokenizer: Any
     generation_config: GenerationConfig
     config: Any
@@ -80,12 +93,12 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     rotary: LengthDependentRotary | None  #: set if the rotary embedding depends on the sequence's length
     num_parameters: int
-    weight_bytes: int
+    weight_bytes: int  #: before any quantization
     quantization: str = "none"  #: of the linear layers: ``none``, ``int8``, ``int4`` or ``fp8``
     quantization_reason: str | None = None  #: why they have it, if the engine chose it
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     file_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
-    decoder: CompiledDecoder | None = None  #: a second copy of the weights, if steps run in C++
+    decoder: CompiledDecoder | None = None  #: the weights in the layout of the C++ decoder, if it runs steps
     draft: LoadedModel | None = None  #: the draft model for speculation, with the same tokenizer
 
     def logits(
@@ -107,7 +120,12 @@ class LoadedModel:
 
         Returns:
             ``[n, vocab_size]``.
+
+        Raises:
+            RuntimeError: there is no module.
         """
+        if self.module is None:
+            raise RuntimeError(f"every step of {self.name} runs in C++: no module was kept")
         if self.rotary is not None:
             self.rotary.lengths = lengths
         output = self.module(
@@ -121,14 +139,11 @@ class LoadedModel:
         return logits
 
 
-def load_checkpoint(
-    settings: EngineSettings, progress: Progress, compile_decoder: CompileDecoder | None = None
-) -> LoadedModel:
+def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Decoders | None = None) -> LoadedModel:
     """Loads the model named in ``settings``. The attention function must be registered with transformers.
 
-    Args:
-        compile_decoder: called once the weights are loaded and known to run; what it returns becomes
-            :attr:`LoadedModel.decoder`.
+    If a decoder can run every step of the model, its weights go straight into it. Otherwise transformers loads them
+    into a module; a decoder that can run some steps has a copy of them.
 
     Raises:
         ModelLoadError: the folder is missing or incomplete, the weights are pickled, the model needs remote code, or
@@ -142,21 +157,82 @@ def load_checkpoint(
     served = choose_served_format(settings, checkpoint, device, dtype)
     settings = settings.model_copy(update={"quantization": served.quantization})
     linear_classes = choose_linears(settings.quantization, device, dtype)
-    config, tokenizer, generation_config = checkpoint.config, checkpoint.tokenizer, checkpoint.generation_config
+    if device.type != "cpu":
+        decoders = None
+    if decoders is not None and decoders.runs_every_step(settings):
+        loaded = _load_into_decoder(checkpoint, decoders, settings, served, dtype, progress)
+        if isinstance(loaded, LoadedModel):
+            return loaded
+        log.info("%s is loaded into a module of transformers: %s", settings.model, loaded)
     module = _load_module(checkpoint, settings.model, dtype, device, progress)
-    calls = probe_calls(module, config, device, settings.model)
-    layers, needs = calls.layers, calls.needs
-    num_parameters = sum(parameter.numel() for parameter in module.parameters())
-    weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
-    text_config = config.get_text_config()
-    context_window = int(min(_context_window(text_config), min_cache_window(text_config, calls)))
-    decoder = None
-    if compile_decoder is not None and not calls.layer_per_call:
-        decoder = compile_decoder(module, layers, needs, settings, weight_bytes, context_window, progress)
+    return _with_module(checkpoint, module, linear_classes, decoders, settings, served, device, progress)
+
+
+def _load_into_decoder(
+    checkpoint: Checkpoint,
+    decoders: Decoders,
+    settings: EngineSettings,
+    served: ServedFormat,
+    dtype: torch.dtype,
+    progress: Progress,
+) -> LoadedModel | str:
+    """Reads a model's weights from its files into the decoder; returns the reason if that is not possible."""
+    if checkpoint.tensors is None:
+        return "only transformers can read its files"
+    device, source = torch.device("cpu"), checkpoint.tensors
+    if isinstance(source, DequantizedSource):
+        source = source.in_dtype(dtype)
+    elif checkpoint.file_format is not None and settings.dtype == "auto":
+        dtype = torch.bfloat16  # what the decoder computes block formats with
+    try:
+        skeleton = build_skeleton(checkpoint.config, dtype)
+        tensors = ModelTensors(source, skeleton, settings.model)
+        sizes = _Sizes.of(skeleton)
+        tensors.fill(skeleton, dtype)
+        with stubbed_linears(skeleton):
+            calls = probe_calls(skeleton, checkpoint.config, device, settings.model)
+    except (ModelLoadError, *FAILURES, ImportError) as error:  # transformers may read it all the same, or says why not
+        return first_line(error)
+    if calls.layer_per_call:
+        return "its attention is called several times in a layer"
+    context_window = _usable_context(checkpoint.config, calls)
+    decoder = decoders.prepare(skeleton, tensors, calls.layers, calls.needs, settings, context_window, progress)
+    if isinstance(decoder, str):
+        return decoder
+    return _loaded_model(checkpoint, served, sizes, calls, device, decoder=decoder)
+
+
+def _with_module(
+    checkpoint: Checkpoint,
+    module: PreTrainedModel,
+    linear_classes: LinearClasses,
+    decoders: Decoders | None,
+    settings: EngineSettings,
+    served: ServedFormat,
+    device: torch.device,
+    progress: Progress,
+) -> LoadedModel:
+    """Checks a model that transformers has loaded, and makes it fast."""
+    calls = probe_calls(module, checkpoint.config, device, settings.model)
+    context_window = _usable_context(checkpoint.config, calls)
+    sizes = _Sizes.of(module)
+    decoder: CompiledDecoder | str = "no decoder is used"
+    if decoders is not None and not calls.layer_per_call:
+        if 2 * sizes.weight_bytes > available_memory(device):
+            decoder = "its weights would not fit into memory twice"
+        else:
+            tensors = ModuleTensors(module)
+            decoder = decoders.prepare(module, tensors, calls.layers, calls.needs, settings, context_window, progress)
+        if isinstance(decoder, str):
+            log.info("every step of %s runs through transformers: %s", settings.model, decoder)
+    compiled = None if isinstance(decoder, str) else decoder
+    if decoders is not None and compiled is not None and decoders.runs_every_step(settings):
+        return _loaded_model(checkpoint, served, sizes, calls, device, decoder=compiled)
     rotary = replace_length_dependent(module, settings.model)
     check_positions(module, rotary, context_window, settings.model)
     if rotary is not None:
         rotary.lengths = torch.tensor([1, 2], device=device)  # for the probe steps below
+    loaded = _loaded_model(checkpoint, served, sizes, calls, device, decoder=compiled, module=module, rotary=rotary)
     if linear_classes.inner:
         replaced = replace_linears(module, linear_classes, lambda: run_probe_step(module, device, LayerProbe()))
         if settings.quantization != "none":
@@ -169,23 +245,50 @@ def load_checkpoint(
         _check_replaced(module, device, settings)
     if device.type == "cpu":
         copy_weights(module)
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    num_parameters: int
+    weight_bytes: int  #: before any quantization
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Sizes:
+        """Counts the parameters of a module, with data or without, as transformers made it."""
+        parameters = list(module.parameters())
+        return cls(sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters))
+
+
+def _loaded_model(
+    checkpoint: Checkpoint,
+    served: ServedFormat,
+    sizes: _Sizes,
+    calls: AttentionCalls,
+    device: torch.device,
+    *,
+    decoder: CompiledDecoder | None,
+    module: nn.Module | None = None,
+    rotary: LengthDependentRotary | None = None,
+) -> LoadedModel:
+    vocab_size = int(checkpoint.config.get_text_config().vocab_size)
     return LoadedModel(
         name=checkpoint.name,
         module=module,
-        tokenizer=tokenizer,
-        generation_config=generation_config,
-        config=config,
+        tokenizer=checkpoint.tokenizer,
+        generation_config=checkpoint.generation_config,
+        config=checkpoint.config,
         device=device,
-        dtype=dtype,
-        layers=layers,
+        dtype=calls.needs.dtype,
+        layers=calls.layers,
         layer_per_call=calls.layer_per_call,
-        needs=needs,
-        max_position_embeddings=context_window,
-        vocab_size=int(text_config.vocab_size),
-        eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
+        needs=calls.needs,
+        max_position_embeddings=_usable_context(checkpoint.config, calls),
+        vocab_size=vocab_size,
+        eos_token_ids=_eos_token_ids(checkpoint.generation_config, checkpoint.tokenizer, vocab_size),
         rotary=rotary,
-        num_parameters=num_parameters,
-        weight_bytes=weight_bytes,
+        num_parameters=sizes.num_parameters,
+        weight_bytes=sizes.weight_bytes,
         quantization=served.quantization,
         quantization_reason=served.reason,
         has_unused_adapter=checkpoint.has_unused_adapter,
@@ -286,6 +389,12 @@ def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if native else torch.float16
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if native else torch.float32
+
+
+def _usable_context(config: Any, calls: AttentionCalls) -> int:
+    """Returns the tokens that the model can read: its context window, or less if its cache keeps fewer."""
+    text_config = config.get_text_config()
+    return int(min(_context_window(text_config), min_cache_window(text_config, calls)))
 
 
 def _context_window(text_config: Any) -> int:

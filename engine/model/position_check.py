@@ -8,20 +8,19 @@ somewhere other than ``position_ids`` (the row index, the largest position of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import LayerProbe
-from engine.model.forwards import FAILURES, one_thread, replaced_forwards
-from engine.model.linears import is_plain
+from engine.model.forwards import FAILURES, one_thread, stubbed_linears
 from engine.model.rope import LengthDependentRotary
 
 log = logging.getLogger(__name__)
@@ -78,8 +77,7 @@ def check_positions(
     positions = spread_positions(context_window, module.config.get_text_config())
     positions = positions[shuffled(len(positions))].to(device)
     rows = positions.argsort()[: -(-len(positions) // 2)]
-    linears = [part for part in module.modules() if is_plain(part)]
-    with replaced_forwards((linear, _columns(linear)) for linear in linears):
+    with stubbed_linears(module):
         try:
             whole = _read(module, rotary, positions)
         except FAILURES as error:
@@ -148,12 +146,6 @@ class _ShiftedRows(TorchFunctionMode):
         if func is torch.arange and result.shape == (self._num_rows,):
             return result + self._offset
         return result
-
-
-def _columns(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """Returns a stub for a linear layer: it returns the row's own numbers, as many as the layer has outputs."""
-    columns = torch.arange(linear.out_features, device=linear.weight.device) % linear.in_features
-    return lambda rows: rows.index_select(-1, columns)
 
 
 def _read(module: PreTrainedModel, rotary: LengthDependentRotary | None, positions: Tensor) -> list[_Attended]:

@@ -102,6 +102,12 @@ class SafetensorsTensors:
     def names(self) -> Iterable[str]:
         return self._file_of
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.read(name).shape)
+
+    def block_format(self, _name: str) -> None:
+        return None
+
     def read(self, name: str) -> Tensor:
         tensor: Tensor = self._file_of[name].get_tensor(name)
         return tensor

@@ -30,6 +30,16 @@ class TensorSource(Protocol):
     def names(self) -> Iterable[str]:
         """Returns the names of all tensors."""
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor as numbers, without reading it.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+
+    def block_format(self, name: str) -> str | None:
+        """Returns the format that :meth:`read` returns a tensor in, if it is a :class:`BlockTensor`."""
+
     def read(self, name: str) -> Tensor | BlockTensor:
         """Returns a tensor, mapped from its file where the file's format allows it.
 

@@ -27,7 +27,12 @@
 
 #include <type_traits>
 
+#include "microkernel.h"
 #include "simd.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 struct blocks;  // names the number format in which each panel has a block format of its own
 
@@ -42,15 +47,6 @@ constexpr int64_t kGroup = 32;  // inputs whose codes lie together, and inputs o
 constexpr int64_t kGroupWords = kGroup / 4;
 
 // ---- Parts of a panel -----------------------------------------------------------------------------------------------
-
-#if defined(__AVX512F__)
-constexpr int64_t kPartLanes = 16;
-#elif defined(__AVX2__)
-#include <immintrin.h>
-constexpr int64_t kPartLanes = 8;
-#else
-constexpr int64_t kPartLanes = 4;
-#endif
 
 typedef float PartFloats __attribute__((vector_size(kPartLanes * 4)));
 typedef int32_t PartInts __attribute__((vector_size(kPartLanes * 4)));

@@ -23,6 +23,7 @@ from engine.execution.attention.base import LayerCache
 from engine.execution.batch import Batch
 from engine.execution.native.build import load_library
 from engine.execution.native.constants import ACTIVATIONS
+from engine.execution.native.modules import NORMS
 from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, PackedLinear
@@ -62,12 +63,9 @@ class _PackedLinear(ctypes.Structure):
     )
 
 
-_NORMS = ("attention_norm", "query_norm", "key_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm")
-
-
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in _NORMS),
+        *((name, ctypes.c_void_p) for name in NORMS),
         *((name, _PackedLinear) for name in ("qkv", "output", "gate_up", "down")),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
@@ -138,13 +136,12 @@ class Decoder:
             *(ctypes.c_void_p, ctypes.c_void_p),
         ]
         self._steps.restype = ctypes.c_int64
-        self._has_fast_prefill = bool(code.deskmate_has_fast_prefill())
         self._weights = weights  # kept alive: the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
             *(
                 _Layer(
-                    *(_address(getattr(layer, name)) for name in _NORMS),
+                    *(_address(getattr(layer, name)) for name in NORMS),
                     *map(_packed_linear, (layer.qkv, layer.output, layer.gate_up, layer.down)),
                     _address(cache.keys),
                     _address(cache.values),
@@ -192,7 +189,7 @@ class Decoder:
     @property
     def max_rows(self) -> int:
         """Most rows of a step that is faster here than through transformers."""
-        return sys.maxsize if self._has_fast_prefill else MAX_ROWS_WITHOUT_AVX512
+        return max_rows()
 
     def logits(self, batch: Batch) -> Tensor:
         """Stores the keys and values of a step; returns float32 ``[len(batch.logits_rows), vocab_size]``."""
@@ -225,6 +222,15 @@ class Decoder:
         return MultiStepOutput(
             [tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits
         )
+
+
+def max_rows() -> int:
+    """Returns the most rows of a step that is faster in C++ than through transformers.
+
+    Raises:
+        NotCompiled: the C++ code cannot be compiled here.
+    """
+    return sys.maxsize if load_library().deskmate_has_fast_prefill() else MAX_ROWS_WITHOUT_AVX512
 
 
 def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sys
 
+import torch
 from transformers import PreTrainedModel
 
-from engine.device.memory import available_memory
 from engine.execution.native.build import NotCompiled, is_compiled, load_library
+from engine.execution.native.decoder import max_rows
 from engine.execution.native.modules import UnsupportedModel
-from engine.execution.native.parity_check import check_sample
+from engine.execution.native.parity_check import check_sample, pack_and_check
 from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
 from engine.model.position_check import spread_positions
+from engine.model.tensors import TensorSource
 from engine.model.weights import Progress
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
@@ -22,34 +25,53 @@ from engine.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 
-def prepare_decoder_weights(
-    module: PreTrainedModel,
-    layers: tuple[LayerShape, ...],
-    needs: AttentionNeeds,
-    settings: EngineSettings,
-    weight_bytes: int,
-    context_window: int,
-    progress: Progress,
-) -> DecoderWeights | None:
-    """Returns the weights for the C++ decoder; None if it cannot run the model, or is not to be used."""
-    device = next(module.parameters()).device
-    if device.type != "cpu" or not settings.native or settings.batch_invariant:
-        return None
-    number_format = (
-        str(needs.dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization
-    )
-    try:
-        if needs.sinks:
-            raise UnsupportedModel("its attention uses sinks")
-        if 2 * weight_bytes > available_memory(device):
-            raise UnsupportedModel("its weights would not fit into memory twice")
-        if not is_compiled():
-            progress("Compiling for this processor", 0.0)
-        load_library()
-        structure = Structure.of(module, layers)
-        check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
-        check_sample(module, structure)
-        return DecoderWeights(module, structure, number_format)
-    except (NotCompiled, UnsupportedModel) as reason:
-        log.info("every step of %s runs through transformers: %s", settings.model, reason)
-        return None
+class NativeDecoders:
+    """Prepares models for the C++ decoder. A :class:`engine.model.load.Decoders`."""
+
+    def runs_every_step(self, settings: EngineSettings) -> bool:
+        try:
+            return _is_wanted(settings) and max_rows() == sys.maxsize
+        except NotCompiled:
+            return False  # prepare() says so
+
+    def prepare(
+        self,
+        module: PreTrainedModel,
+        tensors: TensorSource,
+        layers: tuple[LayerShape, ...],
+        needs: AttentionNeeds,
+        settings: EngineSettings,
+        context_window: int,
+        progress: Progress,
+    ) -> DecoderWeights | str:
+        if not _is_wanted(settings):
+            return "the C++ decoder is not to be used"
+        number_format = _number_format(tensors, settings, needs.dtype)
+        try:
+            if needs.sinks:
+                raise UnsupportedModel("its attention uses sinks")
+            if not is_compiled():
+                progress("Compiling for this processor", 0.0)
+            load_library()
+            structure = Structure.of(module, layers)
+            check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
+            weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
+            weights.log_repacked()
+            check_sample(module, structure, tensors, number_format)
+            error = pack_and_check(module, weights, context_window, lambda done: progress("Packing weights", done))
+        except (NotCompiled, UnsupportedModel) as reason:
+            return str(reason)
+        log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)
+        return weights
+
+
+def _is_wanted(settings: EngineSettings) -> bool:
+    return settings.native and not settings.batch_invariant
+
+
+def _number_format(tensors: TensorSource, settings: EngineSettings, dtype: torch.dtype) -> str:
+    """Returns the format of the linear layers: that of the file, if it has block formats and nothing else is asked."""
+    has_blocks = any(tensors.block_format(name) is not None for name in tensors.names())
+    if has_blocks and settings.quantization == "none" and dtype is torch.bfloat16:
+        return "blocks"
+    return str(dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization

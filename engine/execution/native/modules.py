@@ -23,6 +23,47 @@ class UnsupportedModel(Exception):
     """The C++ decoder does not support a model; the message says why."""
 
 
+NORMS = (
+    *("attention_norm", "query_norm", "key_norm"),
+    *("attention_output_norm", "mlp_norm", "mlp_output_norm"),
+)
+"""The norms of a layer, as :class:`LayerModules` names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormName:
+    """Where the weight of an RMS norm is found."""
+
+    name: str  #: of the module
+    adds_one: bool  #: whether rows are multiplied by one more than the weight, as in Gemma
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNames:
+    """The names of a layer's modules; see :class:`LayerModules`."""
+
+    attention_norm: NormName | None
+    query_norm: NormName | None
+    key_norm: NormName | None
+    attention_output_norm: NormName | None
+    mlp_norm: NormName | None
+    mlp_output_norm: NormName | None
+    qkv: tuple[str, ...]
+    output: str
+    gate_up: tuple[str, ...]
+    down: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderNames:
+    """The names of a model's modules; see :class:`DecoderModules`."""
+
+    embedding: str
+    layers: tuple[LayerNames, ...]
+    norm: NormName
+    lm_head: str
+
+
 @dataclass(frozen=True, slots=True)
 class LayerModules:
     """The modules of one decoder layer; None for a norm that the layer does not have."""
@@ -80,6 +121,25 @@ class DecoderModules:
         if not all(is_plain(linear) for linear in modules.linears):
             raise UnsupportedModel("it uses something other than plain linear layers")
         return modules
+
+    def names(self, model: nn.Module) -> DecoderNames:
+        """Returns the modules' names in ``model``."""
+        name_of = {module: name for name, module in model.named_modules()}
+
+        def norm(module: Any) -> NormName:
+            return NormName(name_of[module], adds_one=_adds_one(module))
+
+        layers = (
+            LayerNames(
+                **{name: None if (found := getattr(layer, name)) is None else norm(found) for name in NORMS},
+                qkv=tuple(name_of[linear] for linear in layer.qkv),
+                output=name_of[layer.output],
+                gate_up=tuple(name_of[linear] for linear in layer.gate_up),
+                down=name_of[layer.down],
+            )
+            for layer in self.layers
+        )
+        return DecoderNames(name_of[self.embedding], tuple(layers), norm(self.norm), name_of[self.lm_head])
 
     @property
     def norms(self) -> tuple[Any, ...]:
@@ -159,9 +219,13 @@ def epsilon(norm: Any) -> float | None:
 def norm_weight(norm: Any) -> Tensor:
     """Returns what an RMS norm multiplies its normalized rows by, float32: its weight, or one more (as in Gemma)."""
     weight: Tensor = norm.weight.detach().float()
+    return weight + 1 if _adds_one(norm) else weight.clone()
+
+
+def _adds_one(norm: Any) -> bool:
+    weight: Tensor = norm.weight.detach().float()
     ones = torch.ones(1, len(weight), device=weight.device)
-    offset = (norm(ones)[0] - weight).mean()
-    return weight + 1 if offset > 0.5 else weight.clone()
+    return bool((norm(ones)[0] - weight).mean() > 0.5)
 
 
 def _parts(module: nn.Module) -> list[str]:

@@ -1,19 +1,27 @@
 """Checks that the C++ decoder computes what the model computes, by comparing their logits on the same tokens.
 
 By then, :mod:`engine.execution.native.parts` has shown that each part computes as expected. Here they are checked
-together: a sample of the layers in float32, where no weight is rounded and any difference is a fault, and then the
-whole model in the number format that it is served in.
+together:
+
+- :func:`check_sample` compares a sample: one layer of each kind, with the first tokens of the vocabulary, as
+  a long prompt, single tokens and a draft. In float32 no weight is rounded, and any difference is a fault; then in the
+  number format that the model is served in, against its weights as that format rounds them.
+- :func:`pack_and_check` compares the whole model in that format on a few tokens, so a weight of any layer that was
+  read or packed wrongly shows. The model reads the tokens while its weights are packed: each product is computed with
+  the weights at hand, as the format rounds them, so neither the model nor the check holds them.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import first_line
@@ -23,19 +31,17 @@ from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.modules import UnsupportedModel
 from engine.execution.native.structure import Structure
-from engine.execution.native.weights import DecoderWeights
+from engine.execution.native.weights import CACHE_DTYPES, DecoderWeights, LinearGroup
 from engine.model.attention_hook import LayerProbe
-from engine.model.forwards import FAILURES
-
-if TYPE_CHECKING:
-    from engine.model.load import LoadedModel
-
-log = logging.getLogger(__name__)
+from engine.model.forwards import FAILURES, replaced_forwards
+from engine.model.gguf.dequantize import dequantize
+from engine.model.skeleton import ModuleTensors
+from engine.model.tensors import BlockTensor, TensorSource
 
 MAX_TOKENS = 8
 """Tokens that the whole model reads, at most."""
 _BLOCK_SIZE = 16
-_MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
+_MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1, "blocks": 0.1}
 """Most that all logits may differ, relative to their norm. Rounding makes up to a tenth of that on models with random
 weights, the worst case; a real difference in the computation makes more than this."""
 _SAMPLE_VOCAB = 512
@@ -46,57 +52,165 @@ _MAX_SAMPLE_ERROR = 1e-4
 
 
 @torch.inference_mode()
-def check_sample(model: Any, structure: Structure) -> None:
+def check_sample(
+    model: Any, structure: Structure, tensors: TensorSource | None = None, served: str = "float32"
+) -> None:
     """Compares decoder and model on one layer of each kind, with the first tokens of the vocabulary.
+
+    Args:
+        model: a causal language model; its linear layers may lack their weights.
+        tensors: of the model; by default its own.
+        served: number format that the sample is compared in after float32.
 
     Raises:
         UnsupportedModel: their logits differ.
     """
     try:
-        error = _sample_error(model, structure)
+        sample = _Sample(model, structure, ModuleTensors(model) if tensors is None else tensors)
+        error = sample.worst_row_error()
+        served_error = 0.0 if served == "float32" else sample.error(served)
     except FAILURES as failure:
         raise UnsupportedModel(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
     if not error <= _MAX_SAMPLE_ERROR:  # true for NaN, too
         raise UnsupportedModel(
             f"its layers together differ from what the C++ decoder computes (logits differ by {error:.1e})"
         )
+    if not served_error <= _MAX_ERROR[served]:
+        raise UnsupportedModel(
+            f"its layers together differ from what the C++ decoder computes in {served} (logits differ by "
+            f"{served_error:.1e})"
+        )
 
 
 @torch.inference_mode()
-def logits_match(weights: DecoderWeights, model: LoadedModel) -> bool:
-    """Whether the decoder's logits match the model's, in the number format that it is served in. Logs the result."""
-    windows = [shape.sliding_window for shape in weights.structure.shapes if shape.sliding_window is not None]
-    num_tokens = min([MAX_TOKENS, model.max_position_embeddings, *windows])  # the probe's attention has no window
-    caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, model.dtype, model.device) for shape in weights.structure.shapes]
-    batch = _batch(0, num_tokens, model.vocab_size)
-    ours = Decoder(weights, caches, [0] * len(caches)).logits(batch)
-    theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
-    error = float((ours - theirs).norm() / theirs.norm())
-    if error <= _MAX_ERROR[weights.number_format]:  # false for NaN
-        log.info("%s runs in C++ (logits differ by %.1e)", model.name, error)
-        return True
-    log.info("every step of %s runs through transformers: its logits differ from C++ by %.1e", model.name, error)
-    return False
+def pack_and_check(
+    model: Any, weights: DecoderWeights, context_window: int, progress: Callable[[float], None]
+) -> float:
+    """Packs the weights while the model reads a few tokens with them, and compares its logits with the decoder's.
+
+    Args:
+        model: as transformers made it; its linear layers may lack their weights, and keep the ones they have.
+        weights: nothing is packed yet.
+        progress: gets the share of the weights that is packed.
+
+    Returns:
+        The difference of the logits, relative to their norm.
+
+    Raises:
+        UnsupportedModel: the difference is too large.
+    """
+    structure = weights.structure
+    windows = [shape.sliding_window for shape in structure.shapes if shape.sliding_window is not None]
+    num_tokens = min([MAX_TOKENS, context_window, *windows])  # the probe's attention has no window
+    batch = _batch(0, num_tokens, structure.vocab_size)
+    packing = _PackingPass(model, weights, progress)
+    try:
+        with replaced_forwards(packing.forwards()):
+            theirs = model(
+                input_ids=batch.input_ids,
+                position_ids=batch.position_ids,
+                use_cache=False,
+                logits_to_keep=batch.logits_rows,
+                paged=LayerProbe(),
+            ).logits[0]
+    except FAILURES as failure:
+        raise UnsupportedModel(f"it cannot be run layer by layer ({first_line(failure)})") from failure
+    caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, weights.dtype, torch.device("cpu")) for shape in structure.shapes]
+    decoder = Decoder(weights, caches, [0] * len(caches))
+    ends = sorted({0, num_tokens // 2, num_tokens - 1, num_tokens})  # a prompt, more of it, and a decode
+    ours = torch.cat([decoder.logits(_batch(*chunk, structure.vocab_size)) for chunk in pairwise(ends)])
+    error = float((ours - theirs.float()).norm() / theirs.float().norm())
+    if not error <= _MAX_ERROR[weights.number_format]:  # true for NaN, too
+        raise UnsupportedModel(f"its logits differ from C++ by {error:.1e}")
+    return error
 
 
-def _sample_error(model: Any, structure: Structure) -> float:
-    """Returns the relative error of the worst row of logits."""
-    kinds = list(zip([shape.sliding_window for shape in structure.shapes], structure.layers, strict=True))
-    chosen = sorted(kinds.index(kind) for kind in set(kinds))
-    sample = _sample(model, chosen)
-    weights = DecoderWeights(sample, Structure.of(sample, [structure.shapes[index] for index in chosen]), "float32")
-    ours, theirs = _caches(weights.structure), _caches(weights.structure)
-    decoder = Decoder(weights, ours, [0] * len(ours))
-    errors = []
-    for start, stop in pairwise((0, *_SAMPLE_CHUNK_ENDS)):
-        batch = _batch(start, stop, weights.structure.vocab_size)
-        found = decoder.logits(batch)
-        expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
-        errors.append((found - expected).norm(dim=1) / expected.norm(dim=1))
-    return float(torch.cat(errors).max())
+class _PackingPass:
+    """One forward pass of a model, in which the first use of a linear layer packs its group."""
+
+    def __init__(self, model: Any, weights: DecoderWeights, progress: Callable[[float], None]) -> None:
+        self._model = model
+        self._weights = weights
+        self._progress = progress
+        self._num_packed = 0
+        self._outputs: dict[str, Tensor] = {}  #: of layers whose group is packed and that are still to be called
+
+    def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+        """Yields each linear layer with the function that replaces its ``forward``."""
+        for group in self._weights.groups:
+            for name in group.names:
+                yield self._model.get_submodule(name), partial(self._forward, group, name)
+
+    def _forward(self, group: LinearGroup, name: str, rows: Tensor) -> Tensor:
+        if name not in self._outputs:
+            self._pack(group, rows)
+        return self._outputs.pop(name)
+
+    def _pack(self, group: LinearGroup, rows: Tensor) -> None:
+        linears = [self._model.get_submodule(name) for name in group.names]
+        outputs = [rows.new_empty(*rows.shape[:-1], linear.out_features) for linear in linears]
+
+        def multiply(part: int, start: int, weight: Tensor) -> None:
+            product = F.linear(rows, weight.to(rows.dtype))
+            outputs[part][..., start : start + len(weight)] = product
+
+        self._weights.pack(group, multiply)
+        for name, linear, output in zip(group.names, linears, outputs, strict=True):
+            self._outputs[name] = output if linear.bias is None else output.add_(linear.bias)
+        self._num_packed += 1
+        self._progress(self._num_packed / len(self._weights.groups))
 
 
-def _sample(model: Any, chosen: Sequence[int]) -> Any:
+class _Sample:
+    """A float32 copy of a model with some of its layers and the first tokens of its vocabulary."""
+
+    def __init__(self, model: Any, structure: Structure, tensors: TensorSource) -> None:
+        kinds = list(zip([shape.sliding_window for shape in structure.shapes], structure.layers, strict=True))
+        self._chosen = sorted(kinds.index(kind) for kind in set(kinds))
+        self._num_layers = len(kinds)
+        self._model = _cut(model, self._chosen, tensors)
+        self._structure = Structure.of(self._model, [structure.shapes[index] for index in self._chosen])
+
+    def worst_row_error(self) -> float:
+        """Returns the relative error of the worst row of logits, in float32."""
+        found, expected = self._logits(self._weights("float32"))
+        return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+    def error(self, number_format: str) -> float:
+        """Rounds the sample's weights as a number format does; returns the relative error of its logits in it."""
+        found, expected = self._logits(self._weights(number_format))
+        return float((found - expected).norm() / expected.norm())
+
+    def _weights(self, number_format: str) -> DecoderWeights:
+        weights = DecoderWeights(
+            ModuleTensors(self._model), self._structure, number_format, CACHE_DTYPES[number_format]
+        )
+        for group in weights.groups:
+            linears = [self._model.get_submodule(name) for name in group.names]
+            rounded = [torch.empty(linear.weight.shape) for linear in linears]
+            weights.pack(group, partial(_store, rounded))
+            for linear, weight in zip(linears, rounded, strict=True):
+                linear.weight = nn.Parameter(weight, requires_grad=False)
+        return weights
+
+    def _logits(self, weights: DecoderWeights) -> tuple[Tensor, Tensor]:
+        """Returns the logits of the decoder and of the model."""
+        ours, theirs = _caches(self._structure, weights.dtype), _caches(self._structure, torch.float32)
+        decoder = Decoder(weights, ours, [0] * len(ours))
+        found, expected = [], []
+        for start, stop in pairwise((0, *_SAMPLE_CHUNK_ENDS)):
+            batch = _batch(start, stop, self._structure.vocab_size)
+            found.append(decoder.logits(batch))
+            caches = dict(zip(self._chosen, theirs, strict=True))
+            expected.append(_logits(self._model, batch, caches, self._num_layers))
+        return torch.cat(found), torch.cat(expected)
+
+
+def _store(weights: Sequence[Tensor], part: int, start: int, rows: Tensor) -> None:
+    weights[part][start : start + len(rows)] = rows
+
+
+def _cut(model: Any, chosen: Sequence[int], tensors: TensorSource) -> Any:
     """Returns a float32 copy of a model with the chosen layers and the first tokens of its vocabulary."""
     vocab_size = min(_SAMPLE_VOCAB, model.model.embed_tokens.num_embeddings)
     layers = model.model.layers
@@ -106,6 +220,21 @@ def _sample(model: Any, chosen: Sequence[int]) -> Any:
     for parameter in model.parameters():
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
     sample = copy.deepcopy(model, shared)
+    dtype = model.model.embed_tokens.weight.dtype
+    for name, parameter in list(sample.named_parameters(remove_duplicate=False)):
+        if not parameter.is_meta:
+            continue
+        part, _, own = name.rpartition(".")
+        weight = tensors.read(name)
+        if part == "lm_head":
+            weight = (
+                replace(weight, blocks=weight.blocks[:vocab_size])
+                if isinstance(weight, BlockTensor)
+                else weight[:vocab_size]
+            )
+        numbers = dequantize(weight) if isinstance(weight, BlockTensor) else weight
+        setattr(sample.get_submodule(part), own, nn.Parameter(numbers.to(dtype).float(), requires_grad=False))
+        tensors.release(weight.blocks if isinstance(weight, BlockTensor) else weight)
     sample.model.layers = nn.ModuleList([sample.model.layers[index] for index in chosen])
     sample.config.num_hidden_layers = len(chosen)
     if getattr(sample.config, "layer_types", None):
@@ -118,12 +247,9 @@ def _sample(model: Any, chosen: Sequence[int]) -> Any:
     return sample.float()
 
 
-def _caches(structure: Structure) -> list[LayerCache]:
+def _caches(structure: Structure, dtype: torch.dtype) -> list[LayerCache]:
     num_blocks = -(-_SAMPLE_CHUNK_ENDS[-1] // _BLOCK_SIZE)
-    return [
-        LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
-        for shape in structure.shapes
-    ]
+    return [LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, dtype, torch.device("cpu")) for shape in structure.shapes]
 
 
 def _batch(start: int, stop: int, vocab_size: int) -> Batch:

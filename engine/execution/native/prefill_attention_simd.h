@@ -192,8 +192,7 @@ class SimdPrefillAttention {
         sums.store_all(to, kSimdPrefillKeys);
     }
 
-    // Masks scores and turns them into probs, and rescales the sums so far. A function of single scores, such as
-    // soft-capping, belongs before the mask.
+    // Masks scores and turns them into probs, and rescales the sums so far.
     void softmax(int64_t first_row, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
         auto* probs = reinterpret_cast<Number*>(scratch_.probs.data());
         for (int64_t row = 0; row < count; ++row) {
@@ -202,7 +201,7 @@ class SimdPrefillAttention {
             std::fill(scores, scores + std::clamp<int64_t>(own.first - key, 0, width), -INFINITY);
             std::fill(scores + std::clamp<int64_t>(own.last - key, 0, width), scores + width, -INFINITY);
             const float rescale =
-                states[row].update(scores, width, model_.attention_scale,
+                states[row].update(scores, width, layer_,
                                    [&](int64_t at, Floats some) { store(some, probs + row * kSimdPrefillKeys + at); });
             float* sums = scratch_.sums.data() + row * dim_;
             if (rescale != 1)

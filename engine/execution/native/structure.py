@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.execution.native.constants import LayerConstants, Rotary, measure
-from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, epsilon
+from engine.execution.native.modules import DecoderModules, DecoderNames, LayerModules, UnsupportedModel, epsilon
 from engine.scheduling.cache_layout import LayerShape
 
 LANES = 16
@@ -23,6 +23,7 @@ LANES = 16
 class Structure:
     """Sizes and constants of a model that consists of the expected modules."""
 
+    names: DecoderNames
     shapes: tuple[LayerShape, ...]
     layers: tuple[LayerConstants, ...]
     num_heads: int
@@ -56,6 +57,7 @@ class Structure:
         queries = first.output.in_features
         constants = measure(model, modules)
         structure = cls(
+            names=modules.names(model),
             shapes=tuple(shapes),
             layers=constants.layers,
             num_heads=queries // head_dim,

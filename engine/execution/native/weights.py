@@ -1,12 +1,16 @@
-"""Packs the weights of models built like Llama in the layout that the C++ decoder reads."""
+"""Packs the weights of models in the layout that the C++ decoder reads.
+
+Weights are read from the checkpoint one after another, and some outputs at a time, so that hardly more than the packed
+result lies in memory.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,12 +19,13 @@ from torch import Tensor, nn
 from engine.execution.native.block_packing import (
     FORMATS,
     REPACKED_FORMAT,
+    dequantize_panels,
     pack_panels,
-    packed_bytes,
     to_packable,
 )
-from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, norm_weight
+from engine.execution.native.modules import NORMS, LayerNames, NormName, UnsupportedModel
 from engine.execution.native.structure import LANES, Structure
+from engine.model.gguf.dequantize import dequantize
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
 from engine.model.tensors import BlockTensor, TensorSource
 
@@ -28,8 +33,7 @@ log = logging.getLogger(__name__)
 
 TILE_WORDS = 16
 """Words of 32 bits in a row of an AMX tile; rows of weights and numbers are padded to whole tiles."""
-
-_CACHE_DTYPES = {
+CACHE_DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "int8": torch.bfloat16,
@@ -40,30 +44,39 @@ _CACHE_DTYPES = {
 
 
 _ALIGNMENT = 64  #: bytes, a cache line
-_PADDING_BYTES = 2**20
+_SLAB_BYTES = 2**26
+_NUMBERS_AT_ONCE = 2**20
+"""Weights that are packed at once, at most: what lies in memory beside the packed result."""
+
+Served = Callable[[int, int, Tensor], None]
+"""Called with the weights as they are served, dequantized, part by part: the index of the linear layer in its group,
+the first of these outputs, and their rows, ``[n, inputs]``."""
 
 
 class HugePageArena:
     """Memory for tensors, one after another, in huge pages: with small pages the CPU waits for page table walks.
 
-    Args:
-        capacity: bytes; takes memory only where it is written.
+    It grows by slabs, which take memory only where they are written.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._bytes = torch.from_numpy(np.empty(capacity, dtype=np.uint8))  # NumPy asks for pages of 2 MiB
-        self._used = -self._bytes.data_ptr() % _ALIGNMENT
+    def __init__(self) -> None:
+        self._slab = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Returns a tensor in the arena, whose contents are undefined."""
-        end = self._used + math.prod(shape) * dtype.itemsize
-        found = self._bytes[self._used : end].view(dtype).view(*shape)
-        self._used = end + -end % _ALIGNMENT
+        size = math.prod(shape) * dtype.itemsize
+        if self._used + size > len(self._slab):
+            # NumPy asks for pages of 2 MiB.
+            self._slab = torch.from_numpy(np.empty(max(size, _SLAB_BYTES) + _ALIGNMENT, dtype=np.uint8))
+            self._used = -self._slab.data_ptr() % _ALIGNMENT
+        found = self._slab[self._used : self._used + size].view(dtype).view(*shape)
+        self._used += size + -size % _ALIGNMENT
         return found
 
-    def store(self, tensor: Tensor) -> Tensor:
+    def store(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Copies a tensor into the arena; returns the contiguous copy."""
-        return self.empty(tensor.shape, tensor.dtype).copy_(tensor)
+        return self.empty(tensor.shape, dtype).copy_(tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +94,179 @@ class PackedLinear:
 
     @classmethod
     def of(
-        cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePageArena, *, interleaved: bool = False
+        cls,
+        weights: Sequence[Tensor | BlockTensor],
+        biases: Sequence[Tensor],
+        number_format: str,
+        pages: HugePageArena,
+        *,
+        interleaved: bool = False,
+        served: Served | None = None,
+        release: Callable[[Tensor], None] | None = None,
     ) -> PackedLinear:
-        join = _interleave if interleaved else torch.cat
-        weight = _pad_rows(join([linear.weight.detach() for linear in linears]))
-        bias = _join_biases(linears, interleaved=interleaved)
+        """Packs the weights of linear layers, some of their outputs at a time.
+
+        Args:
+            weights: ``[outputs, inputs]`` each, of any dtype: weights and biases are first rounded to the dtype of the
+                format's embeddings, as transformers rounds them on loading.
+            biases: of all these layers, or of none.
+            pages: gets the packed weights.
+            interleaved: :data:`LANES` outputs of each layer in turn, instead of one layer after another; of a single
+                layer, :data:`LANES` of its first and of its second half.
+            served: see :data:`Served`.
+            release: called with rows of ``weights`` that will not be read again.
+        """
+        parts = _parts([_dense(weight) for weight in weights], interleaved)
+        packing = _Packing(number_format, sum(len(part.rows) for part in parts), parts[0].rows.shape[1], pages)
+        for chunks in _chunks(parts, interleaved):
+            quantized = [packing.quantize(rows) for _linear, _start, rows in chunks]
+            if served is not None:
+                for (linear, start, _rows), numbers in zip(chunks, quantized, strict=True):
+                    served(linear, start, packing.dequantize(numbers))
+            packing.append(quantized)
+            if release is not None:
+                for _linear, _start, rows in chunks:
+                    release(rows)
+        return cls(*packing.finish(), _join_biases(biases, len(weights), number_format, interleaved))
+
+    @classmethod
+    def of_blocks(
+        cls,
+        weights: Sequence[Tensor | BlockTensor],
+        biases: Sequence[Tensor],
+        pages: HugePageArena,
+        *,
+        interleaved: bool = False,
+        served: Served | None = None,
+    ) -> PackedLinear:
+        """Packs the weights of linear layers in block formats of their own; see :meth:`of`."""
+        panels = pack_panels([to_packable(weight) for weight in weights], pages, interleaved=interleaved)
+        packed = cls(panels, None, None, _join_biases(biases, len(weights), "blocks", interleaved))
+        if served is not None:
+            packed.serve_blocks([_size(weight) for weight in weights], served, interleaved=interleaved)
+        return packed
+
+    def serve_blocks(self, sizes: Sequence[tuple[int, int]], served: Served, *, interleaved: bool = False) -> None:
+        """Calls ``served`` with the weights of packed blocks, of layers of these outputs and inputs."""
+        first = 0
+        for linear, (outputs, inputs) in enumerate(sizes):
+            step = max(_NUMBERS_AT_ONCE // inputs // LANES, 1) * LANES
+            if not interleaved:
+                for start in range(0, outputs, step):
+                    stop = min(start + step, outputs)
+                    served(linear, start, dequantize_panels(self.weight, inputs, first + start, first + stop))
+                first += -(-outputs // LANES) * LANES
+                continue
+            # Layers take turns, or the halves of one layer.
+            count = max(len(sizes), 2)
+            for half in range(count // len(sizes)):
+                table = self.weight[(linear + half) :: count].contiguous()
+                length = outputs * len(sizes) // count
+                for start in range(0, length, step):
+                    stop = min(start + step, length)
+                    served(linear, half * length + start, dequantize_panels(table, inputs, start, stop))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Outputs of a linear layer that are packed one after another."""
+
+    linear: int  #: index of the layer in its group
+    first: int  #: output of the layer
+    rows: Tensor  #: ``[outputs, inputs]``
+
+
+def _parts(weights: Sequence[Tensor], interleaved: bool) -> list[_Part]:
+    if interleaved and len(weights) == 1:
+        half = len(weights[0]) // 2
+        return [_Part(0, first, weights[0][first : first + half]) for first in (0, half)]
+    return [_Part(index, 0, weight) for index, weight in enumerate(weights)]
+
+
+class _Packing:
+    """Packs rows of one weight, chunk after chunk."""
+
+    def __init__(self, number_format: str, outputs: int, inputs: int, pages: HugePageArena) -> None:
+        if number_format == "int4" and inputs % INT4_GROUP:
+            raise UnsupportedModel(
+                f"the width of its rows is not a multiple of {INT4_GROUP}, the numbers that share a scale"
+            )
+        self._format = number_format
+        self._dtype = CACHE_DTYPES[number_format]
+        lanes = -(-outputs // LANES)
+        numbers = {"float32": 1, "bfloat16": 2}.get(number_format, 4)  # in a word, as a product reads them
+        words = -(-inputs // (TILE_WORDS * numbers)) * TILE_WORDS
+        self._scales: Tensor | None = None
+        self._sums: Tensor | None = None
         match number_format:
-            case "int8":
-                steps, scales = to_int8(weight)
-                return cls(pages.store(_pack_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
             case "int4":
-                if weight.shape[1] % INT4_GROUP:
-                    raise UnsupportedModel(
-                        f"the width of its rows is not a multiple of {INT4_GROUP}, the numbers that share a scale"
-                    )
-                codes, scales = to_int4(weight)
-                return cls(pages.store(_pack_int4(codes)), pages.store(_pack_scales(scales)), None, bias)
-        return cls(pages.store(_pack_words(weight)), None, None, bias)
+                groups = words * numbers // INT4_GROUP
+                self._weight = pages.empty((lanes, groups, 4, LANES, 4), torch.uint8)
+                self._scales = pages.empty((lanes, groups, LANES), torch.bfloat16)
+            case "int8":
+                self._weight = pages.empty((lanes, words, LANES, numbers), torch.int8)
+                self._scales = torch.empty(lanes * LANES)
+                self._sums = torch.empty(lanes * LANES, dtype=torch.int32)
+            case _:
+                self._weight = pages.empty((lanes, words, LANES, numbers), self._dtype)
+        self._packed = 0  #: groups of LANES outputs
+
+    def quantize(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Returns rows in the number format: weights, and the scales of 8-bit and 4-bit weights."""
+        rows = rows.to(self._dtype)
+        match self._format:
+            case "int8":
+                return to_int8(rows)
+            case "int4":
+                return to_int4(rows)
+        return (rows,)
+
+    def dequantize(self, quantized: tuple[Tensor, ...]) -> Tensor:
+        """Returns the weights that the number format represents, ``[n, inputs]``."""
+        weight, *scales = quantized
+        match self._format:
+            case "int8":
+                return weight * scales[0].unsqueeze(1)
+            case "int4":
+                groups = weight.view(len(weight), -1, INT4_GROUP)
+                return (groups * scales[0].unsqueeze(2)).flatten(1)
+        return weight
+
+    def append(self, parts: Sequence[tuple[Tensor, ...]]) -> None:
+        """Packs quantized rows; those of several parts are interleaved."""
+        weight, *scales = (
+            _pad_rows(_interleave(same) if len(same) > 1 else same[0]) for same in zip(*parts, strict=True)
+        )
+        at = slice(self._packed, self._packed + len(weight) // LANES)
+        outputs = slice(at.start * LANES, at.stop * LANES)
+        self._weight[at] = _pack_int4(weight) if self._format == "int4" else _pack_words(weight)
+        if self._scales is not None and self._sums is not None:
+            self._scales[outputs] = scales[0]
+            self._sums[outputs] = weight.sum(1, dtype=torch.int32)
+        elif self._scales is not None:
+            self._scales[at] = _pack_scales(scales[0])
+        self._packed = at.stop
+
+    def finish(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Returns the packed weight, its scales and its sums."""
+        assert self._packed == len(self._weight)
+        return self._weight, self._scales, self._sums
+
+
+def _chunks(parts: Sequence[_Part], interleaved: bool) -> Iterator[list[tuple[int, int, Tensor]]]:
+    """Yields what is packed at once, rows of a part, or of each part if they are interleaved: the linear layer, the
+    first of its outputs, and its rows.
+
+    Each starts at a multiple of :data:`LANES` outputs of the packed weight.
+    """
+    together = len(parts) if interleaved else 1
+    step = max(_NUMBERS_AT_ONCE // (parts[0].rows.shape[1] * together) // LANES, 1) * LANES
+    for first in range(0, len(parts), together):
+        for start in range(0, len(parts[first].rows), step):
+            yield [
+                (part.linear, part.first + start, part.rows[start : start + step])
+                for part in parts[first : first + together]
+            ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,107 +283,154 @@ class LayerWeights:
     down: PackedLinear
 
 
+@dataclass(frozen=True, slots=True)
+class LinearGroup:
+    """Linear layers that read the same rows and are packed as one."""
+
+    names: tuple[str, ...]
+    number_format: str
+    interleaved: bool = False
+
+
 class DecoderWeights:
-    """A copy of a model's weights in the decoder's layout.
+    """A model's weights in the decoder's layout.
+
+    Embedding and norms are there at once; :meth:`pack` adds each of :attr:`groups`, so that a check can follow.
 
     Args:
-        model: a causal language model, as transformers made it.
+        tensors: of the model, by the names of its parameters.
         structure: of that model.
         number_format: of the linear layers: ``float32``, ``bfloat16``, ``int8``, or ``int4``, with which the output
             layer has int8; or ``blocks``, with which each weight has a block format of its own, the embedding too.
-        tensors: with ``blocks``, the weights of linear layers and the embedding, instead of the model's.
+        dtype: of the model's other numbers.
 
     Raises:
         UnsupportedModel: the decoder does not support the number format, or these sizes in it.
     """
 
-    def __init__(
-        self, model: Any, structure: Structure, number_format: str, tensors: TensorSource | None = None
-    ) -> None:
+    def __init__(self, tensors: TensorSource, structure: Structure, number_format: str, dtype: torch.dtype) -> None:
+        if dtype is not CACHE_DTYPES.get(number_format):
+            raise UnsupportedModel(f"{number_format} is not supported with {dtype} embeddings")
         self.structure = structure
         self.number_format = number_format
-        modules = DecoderModules.of(model)
-        dtype = modules.embedding.weight.dtype
-        self._blocks: dict[nn.Module, Tensor | BlockTensor] = {}  #: what is not packed yet
-        if tensors is not None:
-            self._blocks, self._release = _read_blocks(model, modules, tensors), tensors.release
-            _log_repacked(self._blocks.values())
-        elif dtype is not _CACHE_DTYPES.get(number_format):
-            raise UnsupportedModel(f"{number_format} is not supported with {dtype} embeddings")
-        # The output layer may be a second copy of the embedding, and narrow rows are padded to whole tiles.
-        capacity = sum(map(packed_bytes, self._blocks.values())) or 4 * sum(one.nbytes for one in model.parameters())
-        self._pages = HugePageArena(capacity + _PADDING_BYTES)
-        self.norm = norm_weight(modules.norm)
-        self.layers = tuple(self._layer(layer) for layer in modules.layers)
-        if number_format == "blocks":
-            self.embedding, self.lm_head = self._pack_ends(modules.embedding, modules.lm_head)
-        else:
-            self.embedding = modules.embedding.weight.detach().clone()
-            # int8 instead of int4: no later layer averages out the errors of the output layer.
-            of_head = "int8" if number_format == "int4" else number_format
-            self.lm_head = PackedLinear.of([modules.lm_head], of_head, self._pages)
+        self.dtype = dtype  #: of keys and values
+        self._tensors = tensors
+        self._names = frozenset(tensors.names())
+        self._pages = HugePageArena()
+        self._packed: dict[LinearGroup, PackedLinear] = {}
+        names = structure.names
+        self._embedding_address = 0  #: of packed blocks that the output layer may share
+        self.embedding = self._pack_embedding(tensors.read(f"{names.embedding}.weight"))
+        self.norm = self._norm(names.norm)
+        self._layers = [self._layer_groups(layer) for layer in names.layers]
+        # int8 instead of int4: no later layer averages out the errors of the output layer.
+        self._head = LinearGroup((names.lm_head,), "int8" if number_format == "int4" else number_format)
+        #: in the order in which a step computes them
+        self.groups: tuple[LinearGroup, ...] = (*(group for layer in self._layers for group in layer), self._head)
 
-    def _layer(self, layer: LayerModules) -> LayerWeights:
-        norms = {
-            name: None if (norm := getattr(layer, name)) is None else norm_weight(norm)
-            for name in (
-                *("attention_norm", "query_norm", "key_norm"),
-                *("attention_output_norm", "mlp_norm", "mlp_output_norm"),
+    def pack(self, group: LinearGroup, served: Served | None = None) -> None:
+        """Packs linear layers."""
+        biases = [_dense(self._tensors.read(name)) for name in self._bias_names(group)]
+        weights = [self._tensors.read(f"{name}.weight") for name in group.names]
+        if group.number_format != "blocks":
+            self._packed[group] = PackedLinear.of(
+                weights,
+                biases,
+                group.number_format,
+                self._pages,
+                interleaved=group.interleaved,
+                served=served,
+                release=self._tensors.release,
             )
-        }
-        return LayerWeights(
-            **norms,
-            qkv=self._pack(*layer.qkv),
-            output=self._pack(layer.output),
-            gate_up=self._pack(*layer.gate_up, interleaved=True),
-            down=self._pack(layer.down),
+            return
+        if group is self._head and _address(weights[0]) == self._embedding_address:
+            # Tied: the panels of the embedding serve both.
+            shared = PackedLinear(self.embedding, None, None, _join_biases(biases, 1, "blocks", interleaved=False))
+            if served is not None:
+                shared.serve_blocks([_size(weights[0])], served)
+            self._packed[group] = shared
+        else:
+            self._packed[group] = PackedLinear.of_blocks(
+                weights, biases, self._pages, interleaved=group.interleaved, served=served
+            )
+        for weight in weights:
+            self._release(weight)
+
+    @cached_property
+    def layers(self) -> tuple[LayerWeights, ...]:
+        """All layers; their groups are packed."""
+        return tuple(map(self._layer, self.structure.names.layers, self._layers))
+
+    def _layer(self, names: LayerNames, groups: Sequence[LinearGroup]) -> LayerWeights:
+        norms = {name: None if (norm := getattr(names, name)) is None else self._norm(norm) for name in NORMS}
+        qkv, output, gate_up, down = (self._packed[group] for group in groups)
+        return LayerWeights(**norms, qkv=qkv, output=output, gate_up=gate_up, down=down)
+
+    @property
+    def lm_head(self) -> PackedLinear:
+        return self._packed[self._head]
+
+    def log_repacked(self) -> None:
+        """Logs which formats of the file had to be repacked in another."""
+        if self.number_format != "blocks":
+            return
+        names = [f"{name}.weight" for group in self.groups for name in group.names]
+        formats = {self._tensors.block_format(name) or "unquantized numbers" for name in names}
+        if repacked := sorted(formats - FORMATS.keys()):
+            log.info("weights in %s are repacked as %s", ", ".join(repacked), REPACKED_FORMAT)
+
+    def _pack_embedding(self, weight: Tensor | BlockTensor) -> Tensor:
+        if self.number_format == "blocks":
+            self._embedding_address = _address(weight)
+            packed = pack_panels([to_packable(weight)], self._pages)
+        else:
+            packed = self._pages.store(_dense(weight), self.dtype)
+        self._release(weight)
+        return packed
+
+    def _bias_names(self, group: LinearGroup) -> list[str]:
+        return [f"{name}.bias" for name in group.names if f"{name}.bias" in self._names]
+
+    def _release(self, weight: Tensor | BlockTensor) -> None:
+        self._tensors.release(weight.blocks if isinstance(weight, BlockTensor) else weight)
+
+    def _norm(self, norm: NormName) -> Tensor:
+        """Returns what an RMS norm multiplies by, in float32, rounded as the model rounds it."""
+        weight = _dense(self._tensors.read(f"{norm.name}.weight")).to(self.dtype).to(torch.float32, copy=True)
+        return weight + 1 if norm.adds_one else weight
+
+    def _layer_groups(self, layer: LayerNames) -> tuple[LinearGroup, ...]:
+        return (
+            LinearGroup(layer.qkv, self.number_format),
+            LinearGroup((layer.output,), self.number_format),
+            LinearGroup(layer.gate_up, self.number_format, interleaved=True),
+            LinearGroup((layer.down,), self.number_format),
         )
 
-    def _pack(self, *linears: nn.Linear, interleaved: bool = False) -> PackedLinear:
-        if self.number_format != "blocks":
-            return PackedLinear.of(linears, self.number_format, self._pages, interleaved=interleaved)
-        panels = self._pack_panels(linears, interleaved=interleaved)
-        return PackedLinear(panels, None, None, _join_biases(linears, interleaved=interleaved))
 
-    def _pack_ends(self, embedding: nn.Module, lm_head: nn.Linear) -> tuple[Tensor, PackedLinear]:
-        """Packs the embedding and the output layer in block formats; tied layers share their panels."""
-        panels = self._pack_panels([embedding])
-        if lm_head in self._blocks:
-            return panels, self._pack(lm_head)
-        return panels, PackedLinear(panels, None, None, _join_biases([lm_head]))
-
-    def _pack_panels(self, modules: Sequence[nn.Module], *, interleaved: bool = False) -> Tensor:
-        weights = [self._blocks.pop(module) for module in modules]
-        panels = pack_panels([to_packable(weight) for weight in weights], self._pages, interleaved=interleaved)
-        for weight in weights:
-            self._release(weight.blocks if isinstance(weight, BlockTensor) else weight)
-        return panels
+def _dense(tensor: Tensor | BlockTensor) -> Tensor:
+    return dequantize(tensor) if isinstance(tensor, BlockTensor) else tensor
 
 
-def _read_blocks(model: Any, modules: DecoderModules, tensors: TensorSource) -> dict[nn.Module, Tensor | BlockTensor]:
-    """Returns the weights of linear layers and the embedding; a tied output layer has none of its own."""
-    stored = set(tensors.names())
-    return {
-        module: tensors.read(f"{name}.weight")
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Embedding)
-        and (module is not modules.lm_head or f"{name}.weight" in stored)
-    }
+def _size(weight: Tensor | BlockTensor) -> tuple[int, int]:
+    """Returns the numbers of outputs and inputs."""
+    if isinstance(weight, BlockTensor):
+        return len(weight.blocks), weight.inputs
+    return weight.shape[0], weight.shape[1]
 
 
-def _log_repacked(weights: Iterable[Tensor | BlockTensor]) -> None:
-    names = {weight.format if isinstance(weight, BlockTensor) else str(weight.dtype) for weight in weights}
-    if repacked := sorted(names - FORMATS.keys()):
-        log.info("weights in %s are repacked as %s", ", ".join(repacked), REPACKED_FORMAT)
+def _address(weight: Tensor | BlockTensor) -> int:
+    return (weight.blocks if isinstance(weight, BlockTensor) else weight).data_ptr()
 
 
-def _join_biases(linears: Sequence[nn.Linear], *, interleaved: bool = False) -> Tensor | None:
-    """Returns the biases of layers that read the same rows, float32, padded; None if they have none."""
-    biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-    if len(biases) not in (0, len(linears)):
+def _join_biases(biases: Sequence[Tensor], count: int, number_format: str, interleaved: bool) -> Tensor | None:
+    """Returns the biases of ``count`` layers, float32, padded; None if they have none."""
+    if len(biases) not in (0, count):
         raise UnsupportedModel("only some of the layers that read the same rows have a bias")
+    if not biases:
+        return None
     join = _interleave if interleaved else torch.cat
-    return _pad_rows(join(biases).float()) if biases else None
+    return _pad_rows(join([bias.to(CACHE_DTYPES[number_format]).float() for bias in biases]))
 
 
 def _interleave(parts: Sequence[Tensor]) -> Tensor:

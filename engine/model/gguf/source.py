@@ -36,6 +36,17 @@ class GgufSource:
         """Returns the names of all parameters."""
         return self._plans.keys()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a parameter."""
+        return tuple(self._plans[name].shape)
+
+    def block_format(self, name: str) -> str | None:
+        """Returns the file's format of a parameter that is read in blocks."""
+        plan = self._plans[name]
+        info = self._model.tensors[plan.sources[0]]
+        is_matrix = len(plan.sources) == 1 and len(plan.shape) == 2 and len(info.shape) == 2
+        return info.format if is_matrix and info.format not in _DTYPES else None
+
     def read(self, name: str) -> Tensor | BlockTensor:
         """Returns a parameter: blocks as they lie in the file, numbers in the file's format or better.
 
@@ -43,10 +54,10 @@ class GgufSource:
             KeyError: there is no such parameter.
         """
         plan = self._plans[name]
-        info = self._model.tensors[plan.sources[0]]
         order = _row_order(plan) if plan.heads else None
-        if len(plan.sources) == 1 and len(plan.shape) == 2 and len(info.shape) == 2 and info.format not in _DTYPES:
-            return BlockTensor(info.format, self._stored(plan.sources[0]), info.shape[-1], order)
+        if (block_format := self.block_format(name)) is not None:
+            stored = self._stored(plan.sources[0])
+            return BlockTensor(block_format, stored, self._model.tensors[plan.sources[0]].shape[-1], order)
         parts = [self._numbers(source) for source in plan.sources]
         tensor = parts[0] if len(parts) == 1 else _joined(parts, plan)
         if plan.is_transposed and tensor.ndim == 3:

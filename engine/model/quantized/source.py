@@ -109,6 +109,17 @@ class DequantizedSource:
         """Returns the names of the weights that are stored quantized."""
         return list(self._weights)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self._weights:
+            return self._stored.shape(name)
+        try:
+            return self.format.shape(name, self._read_parts(name))
+        except InvalidQuantization as error:
+            raise self._refused(error) from error
+
+    def block_format(self, _name: str) -> None:
+        return None
+
     def read(self, name: str) -> Tensor | BlockTensor:
         if name not in self._weights:
             return self._stored.read(name)

@@ -1,0 +1,140 @@
+"""Builds a model's module without the weights of its linear layers: enough to see how the model computes.
+
+The checks at load stub the linear layers out (:mod:`engine.model.forwards`), so they need only what is small: the
+embedding, norms, and the buffers of the rotary embedding. Everything else stays on PyTorch's meta device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from engine.errors import ModelLoadError
+from engine.model.attention_hook import ATTENTION_NAME
+from engine.model.gguf.dequantize import dequantize
+from engine.model.tensors import BlockTensor, TensorSource
+
+
+def build_skeleton(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns a causal language model whose larger parameters are on the meta device, in eval mode."""
+    with _EmptyOnMeta():
+        made = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    module: PreTrainedModel = made.eval().requires_grad_(False)
+    return module
+
+
+class _EmptyOnMeta(TorchFunctionMode):
+    """Creates what layers allocate for their weights on the meta device, and computes buffers as usual."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
+
+
+class ModelTensors:
+    """The tensors of a model's parameters, found in a checkpoint. A :class:`engine.model.tensors.TensorSource`.
+
+    A checkpoint may name them without the prefix of the model's body, and holds tied parameters once or twice. Other
+    tensors of the checkpoint are ignored, as transformers ignores them.
+
+    Args:
+        source: the checkpoint's tensors.
+        module: has the parameters, with data or without.
+        name: of the model, for messages.
+
+    Raises:
+        ModelLoadError: tensors are missing, or have other shapes.
+    """
+
+    def __init__(self, source: TensorSource, module: PreTrainedModel, name: str) -> None:
+        self._source = source
+        stored = set(source.names())
+        prefix = f"{module.base_model_prefix}."
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        #: the checkpoint's name of each parameter that it holds
+        held = {
+            parameter: found
+            for parameter in parameters
+            for found in (parameter.removeprefix(prefix), parameter)  # the last that is stored counts
+            if found in stored
+        }
+        tied = _tied_names(module)
+        self._names = {
+            parameter: held[other]
+            for parameter in parameters
+            for other in (*tied.get(parameter, ()), parameter)
+            if other in held
+        }
+        missing = sorted(parameters.keys() - self._names.keys())
+        if missing:
+            raise ModelLoadError(
+                f"The weights of {name} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them."
+            )
+        for parameter, found in self._names.items():
+            if tuple(source.shape(found)) != tuple(parameters[parameter].shape):
+                raise ModelLoadError(
+                    f"The weights of {name} cannot be loaded: the sizes of some tensors differ from config.json. "
+                    "Download both files from the same source."
+                )
+
+    def names(self) -> Iterable[str]:
+        return self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._source.shape(self._names[name])
+
+    def block_format(self, name: str) -> str | None:
+        return self._source.block_format(self._names[name])
+
+    def read(self, name: str) -> Tensor | BlockTensor:
+        return self._source.read(self._names[name])
+
+    def release(self, part: Tensor) -> None:
+        self._source.release(part)
+
+    def fill(self, module: PreTrainedModel, dtype: torch.dtype) -> None:
+        """Gives a skeleton its embedding and everything that has one dimension, such as the weights of norms."""
+        embedding = module.get_input_embeddings()
+        for path, part in module.named_modules():
+            for name, parameter in list(part.named_parameters(prefix=path, recurse=False)):
+                if parameter.ndim == 1 or part is embedding:
+                    tensor = self.read(name)
+                    numbers = dequantize(tensor, dtype) if isinstance(tensor, BlockTensor) else tensor.to(dtype)
+                    filled = nn.Parameter(numbers, requires_grad=False)
+                    setattr(part, name.rpartition(".")[2], filled)
+
+
+class ModuleTensors:
+    """The parameters of a module that holds its weights. A :class:`engine.model.tensors.TensorSource`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = dict(module.named_parameters(remove_duplicate=False))
+
+    def names(self) -> Iterable[str]:
+        return self._parameters
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._parameters[name].shape)
+
+    def block_format(self, _name: str) -> None:
+        return None
+
+    def read(self, name: str) -> Tensor:
+        return self._parameters[name].detach()
+
+    def release(self, part: Tensor) -> None:
+        """Does nothing: the module keeps its weights."""
+
+
+def _tied_names(module: PreTrainedModel) -> dict[str, tuple[str, ...]]:
+    """Returns the other names of each parameter that shares its data with others."""
+    tied: dict[str, set[str]] = {}
+    for target, origin in module.all_tied_weights_keys.items():
+        tied.setdefault(target, set()).add(origin)
+        tied.setdefault(origin, set()).add(target)
+    return {name: tuple(sorted(others)) for name, others in tied.items()}
