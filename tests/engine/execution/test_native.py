@@ -16,7 +16,7 @@ from engine import EngineSettings
 from engine.execution.attention.base import LayerCache, Sequences
 from engine.execution.batch import Batch
 from engine.execution.load import load_model
-from engine.execution.native import build
+from engine.execution.native import build, eligibility
 from engine.execution.native.compiler import VARIANTS, Variant, compile_library, find_compiler, variant_file
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.weights import DecoderWeights
@@ -38,6 +38,12 @@ def load(path: Path, **settings: object) -> LoadedModel:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3", vocab_size=397, tie_word_embeddings=True)
+
+
+@pytest.fixture(autouse=True)
+def keep_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps transformers' module beside the decoder, to compare with."""
+    monkeypatch.setattr(eligibility, "max_rows", lambda: 0)
 
 
 @pytest.fixture(autouse=True)
