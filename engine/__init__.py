@@ -46,6 +46,7 @@ from engine.settings import EngineSettings
 if TYPE_CHECKING:
     from engine.device.host_memory import available_host_memory
     from engine.engine import Engine
+    from engine.execution.native.build import describe_native_decoder
     from engine.model.adapters import has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
@@ -112,6 +113,7 @@ __all__ = [
     "WeightFormat",
     "available_host_memory",
     "check_context",
+    "describe_native_decoder",
     "fetch_model",
     "find_model",
     "has_unused_adapter",
@@ -131,6 +133,7 @@ _MODULES = {
     "WeightFormat": "engine.model.sizing",
     "available_host_memory": "engine.device.host_memory",
     "check_context": "engine.model.sizing",
+    "describe_native_decoder": "engine.execution.native.build",
     "fetch_model": "engine.model.download",
     "find_model": "engine.model.folders",
     "has_unused_adapter": "engine.model.adapters",

@@ -25,6 +25,7 @@ from engine import (
     EngineSettings,
     EngineStatus,
     ModelLoadError,
+    describe_native_decoder,
     find_model,
     has_unused_adapter,
 )
@@ -47,6 +48,8 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield Finding("version", describe_version())
     yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
     yield _tried("processor", _processor)
+    if engine.native and not engine.remote_url and engine.device != "cuda":
+        yield _tried("C++ decoder", describe_native_decoder)
     yield _tried("address", lambda: _address(settings))
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("database", lambda: _database(settings.resolved_database_url))

@@ -21,6 +21,8 @@ from filelock import FileLock
 from engine.errors import first_line
 from engine.execution.native.compiler import (
     NATIVE,
+    OPTIONS,
+    SOURCE,
     VARIANTS,
     NotCompiled,
     Variant,
@@ -32,7 +34,15 @@ from engine.execution.native.compiler import (
     variant_file,
 )
 
-__all__ = ["NotCompiled", "describe_library", "is_compiled", "load_library"]
+__all__ = [
+    "OPTIONS",
+    "SOURCE",
+    "NotCompiled",
+    "describe_native_decoder",
+    "find_compiler",
+    "is_compiled",
+    "load_library",
+]
 
 log = logging.getLogger(__name__)
 
@@ -86,16 +96,15 @@ def is_compiled() -> bool:
         raise NotCompiled(f"{place.parent} cannot be used: {first_line(error)}") from error
 
 
-def describe_library() -> str:
-    """Says which decoder :func:`load_library` takes, without loading it or importing PyTorch.
-
-    Raises:
-        NotCompiled: it can take none.
-    """
+def describe_native_decoder() -> str:
+    """Says which decoder :func:`load_library` takes, or why none, without loading it or importing PyTorch."""
     for variant, _ in _prebuilt_files():
         return f"prebuilt for {variant.name}"
-    compiler = find_compiler()
-    return f"{'compiled' if is_compiled() else 'will be compiled'} for this processor by {compiler}"
+    try:
+        compiler = find_compiler()
+        return f"{'compiled' if is_compiled() else 'will be compiled'} for this processor by {compiler}"
+    except NotCompiled as reason:
+        return f"none, so models run through transformers, more slowly: {reason}"
 
 
 def usable_variants(machine: str, features: frozenset[str]) -> list[Variant]:

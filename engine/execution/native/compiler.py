@@ -24,7 +24,10 @@ SOURCE = Path(__file__).with_name("decoder.cpp")
 SOURCES = (SOURCE, *sorted(SOURCE.parent.rglob("*.h")))
 COMPILERS = ("g++", "c++", "clang++")
 #: No -ffast-math: arithmetic stays as written. The exceptions, errno and floating-point traps, are never read here.
-OPTIONS = ("-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+OPTIONS = (
+    *("-std=c++17", "-O3", "-fopenmp"),
+    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+)
 NATIVE = ("-march=native",)
 COMPILE_SECONDS = 300
 """Timeout of a compiler call; after it, :class:`NotCompiled` is raised."""
@@ -70,6 +73,8 @@ VARIANTS = (
     ),
     Variant("x86-64-v4-vnni", "x86_64", ("-march=x86-64-v4", "-mavx512vnni"), _X86_64_V4 | {"avx512_vnni"}),
     Variant("x86-64-v4", "x86_64", ("-march=x86-64-v4",), _X86_64_V4),
+    # Processors for laptops and desktops since 2021 (Alder Lake) multiply bytes like servers, but have no AVX-512.
+    Variant("x86-64-v3-vnni", "x86_64", ("-march=x86-64-v3", "-mavxvnni"), _X86_64_V3 | {"avx_vnni"}),
     Variant("x86-64-v3", "x86_64", ("-march=x86-64-v3",), _X86_64_V3),
     Variant(
         "armv8.2-i8mm-bf16",

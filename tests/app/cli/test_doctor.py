@@ -329,6 +329,16 @@ def test_a_pytorch_that_cannot_be_imported_is_reported_with_the_others(
     assert "model" in found
 
 
+def test_the_compiled_decoder_is_named_where_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = _findings(tmp_path)["C++ decoder"]
+    assert found.text.endswith("more slowly: CXX names no-such-compiler, which was not found")
+    assert not found.serious, "the server starts all the same"
+    settings = AppSettings(data_dir=tmp_path, port=0)
+    for unused in (EngineSettings(model="nowhere/at/all", native=False), EngineSettings(model="x/y", device="cuda")):
+        assert "C++ decoder" not in {finding.subject for finding in examine(settings, unused)}
+
+
 def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
     assert "LoRA" not in _findings(tmp_path, model=str(model))["model"].text

@@ -345,6 +345,6 @@ def test_on_a_processor_with_other_extensions(
 ) -> None:
     """The same source without what this processor can do besides."""
     model = load(path, **settings)
-    assert build.describe_library() == f"prebuilt for {extensions}"
+    assert build.describe_native_decoder() == f"prebuilt for {extensions}"
     text = Sequence(model)
     assert error(text.logits(LENGTH), theirs(model, text.tokens)) < largest

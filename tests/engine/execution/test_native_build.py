@@ -39,8 +39,9 @@ _NEOVERSE_V1 = f"{_NEOVERSE_N1} sve svei8mm svebf16 i8mm bf16 dgh"
         ("x86_64", _SKYLAKE_SERVER.replace(" avx512vl", ""), ["v3"]),
         ("x86_64", _CASCADE_LAKE, ["v4-vnni", "v4", "v3"]),
         ("x86_64", _ZEN_4, ["v4-bf16", "v4-vnni", "v4", "v3"]),
-        ("x86_64", _SAPPHIRE_RAPIDS, ["amx", "v4-bf16", "v4-vnni", "v4", "v3"]),
-        ("x86_64", _SAPPHIRE_RAPIDS.replace(" amx_tile", ""), ["v4-bf16", "v4-vnni", "v4", "v3"]),
+        ("x86_64", _SAPPHIRE_RAPIDS, ["amx", "v4-bf16", "v4-vnni", "v4", "v3-vnni", "v3"]),
+        ("x86_64", _SAPPHIRE_RAPIDS.replace(" amx_tile", ""), ["v4-bf16", "v4-vnni", "v4", "v3-vnni", "v3"]),
+        ("x86_64", f"{_HASWELL} avx_vnni", ["v3-vnni", "v3"]),
         ("aarch64", _CORTEX_A53, ["armv8"]),
         ("aarch64", _NEOVERSE_N1, ["armv8.2-dotprod", "armv8"]),
         ("aarch64", _NEOVERSE_V1, ["armv8.2-i8mm-bf16", "armv8.2-dotprod", "armv8"]),
@@ -169,7 +170,7 @@ def test_the_best_variant_is_taken_and_named(
     with caplog.at_level(logging.INFO, logger="engine"):
         assert _loaded() == variant_file(two_variants[1])
     assert "the C++ decoder is the prebuilt one for best" in caplog.text
-    assert build.describe_library() == "prebuilt for best"
+    assert build.describe_native_decoder() == "prebuilt for best"
 
 
 @needs_compiler
@@ -239,7 +240,8 @@ def test_prebuilt_it_needs_neither_a_home_nor_a_place_to_write(
 
 @pytest.mark.usefixtures("two_variants")
 def test_without_variants_and_without_a_compiler() -> None:
-    for call in (build.load_library, build.is_compiled, build.describe_library):
+    assert build.describe_native_decoder().startswith("none, so models run through transformers, more slowly: no C++")
+    for call in (build.load_library, build.is_compiled):
         with pytest.raises(build.NotCompiled, match="no C\\+\\+ compiler was found"):
             call()
 
@@ -264,7 +266,7 @@ def test_a_damaged_library_in_the_cache_is_compiled_again(
     monkeypatch.setattr(build, "_native_file", lambda _compiler: cached)
     monkeypatch.setattr(build, "find_compiler", lambda: "g++")
     monkeypatch.setattr(build, "compile_library", lambda _compiler, _options, target: shutil.copy(library, target))
-    assert build.describe_library().endswith("for this processor by g++")
+    assert build.describe_native_decoder().endswith("for this processor by g++")
     assert build.load_library()
     assert cached.read_bytes() == library.read_bytes()
 
