@@ -1,5 +1,6 @@
 # Deskmate's container image: for CPUs by default, for NVIDIA GPUs with --build-arg DEVICE=cuda.
-# Dependencies, PostgreSQL's client programs and the code have separate stages: a code change rebuilds only the code.
+# Dependencies, PostgreSQL's client programs, the C++ decoder and the code have separate stages: a code change rebuilds
+# only the code.
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 ARG POSTGRES_IMAGE=postgres:17-trixie
@@ -74,10 +75,22 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM dependencies-${DEVICE} AS dependencies
 
 
+# The C++ decoder, for each kind of processor. The compiler stays here: the server chooses one of them at its start.
+FROM ${PYTHON_IMAGE} AS decoder
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY engine/execution/native/compiler.py engine/execution/native/*.cpp engine/execution/native/*.h ./
+RUN python compiler.py /build/prebuilt
+
+
 # The code, compiled here because the container's file system is read-only at run time.
 FROM ${PYTHON_IMAGE} AS code
 WORKDIR /deskmate
 COPY . .
+COPY --from=decoder /build/prebuilt engine/execution/native/prebuilt
 RUN python -m compileall -q --invalidation-mode unchecked-hash app engine migrations \
     && printf '#!/opt/venv/bin/python\nfrom app.__main__ import main\n\nmain()\n' >deskmate \
     && chmod 755 deskmate
