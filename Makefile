@@ -50,6 +50,7 @@ test-web:
 test-full:
 	@scripts/setup.sh full
 	@scripts/chromium.sh
+	@scripts/cross_tools.sh
 	$(PYTHON) -m pytest -m full -n 3 $(ARGS)
 
 test-compose:

@@ -51,49 +51,70 @@ inline void apply_epilogue(const PackedLinear& linear, const PackedRows<Weight>&
 constexpr int64_t kPrefetchVectors = 16;  // prefetch distance in a stream of weights, in vectors, which are cache lines
 constexpr int64_t kCachedOutputs = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
 
-// Multiplies kRows rows with kPanels panels. Not inlined, so that the sums stay in registers.
-template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
-[[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
-                                        int64_t output, const Epilogue& epilogue) {
+// Adds the products of kRows rows and kPanels panels to sums, for one register of each panel's outputs.
+template <typename Weight, int64_t kPanels, int64_t kRows, typename RegisterSums>
+inline __attribute__((always_inline)) void add_products(const PackedLinear& linear, PackedRows<Weight>& rows,
+                                                        int64_t row, int64_t output, int64_t part,
+                                                        RegisterSums (&sums)[kPanels][kRows]) {
     const int64_t width = rows.words_per_row;
     const int32_t* words = rows.at(row, 0);
-    typename WeightFormat<Weight>::Sums sums[kPanels][kRows] = {};
     if constexpr (std::is_same_v<Weight, int4>) {
         constexpr int64_t kWords = kInt4GroupWords;
-        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width / 2;
-        const auto* scales = static_cast<const bf16*>(linear.scales) + output * width / kWords;
+        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width / 2 + part * kRegisterLanes;
+        const auto* scales = static_cast<const bf16*>(linear.scales) + output * width / kWords + part * kRegisterLanes;
         for (int64_t panel = 0; panel < kPanels; ++panel)
             for (int64_t word = 0; word < width; word += kWords) {
                 const int32_t* from = weights + (panel * width + word) / 2 * kLanes;
-                const Floats scale = widen(scales + (panel * width + word) / kWords * kLanes);
-                Ints unpacked[kWords];
+                const FloatRegister scale = widen_register(scales + (panel * width + word) / kWords * kLanes);
+                IntRegister unpacked[kWords];
                 for (int64_t i = 0; i < kWords / 2; ++i) {
                     __builtin_prefetch(from + (i + kPrefetchVectors) * kLanes);
-                    const Ints both = load<Ints>(from + i * kLanes);
+                    const IntRegister both = load<IntRegister>(from + i * kLanes);
                     unpacked[i] = both & 0x0f0f0f0f;
                     unpacked[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
                 }
                 for (int64_t r = 0; r < kRows; ++r) {
-                    Ints even = Ints{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
+                    IntRegister even = IntRegister{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
                     for (int64_t i = 0; i < kWords; i += 2) {
                         WeightFormat<int4>::add(even, unpacked[i], words[r * width + word + i]);
                         WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * width + word + i + 1]);
                     }
-                    sums[panel][r] += __builtin_convertvector(even + odd, Floats) * scale;
+                    sums[panel][r] += __builtin_convertvector(even + odd, FloatRegister) * scale;
                 }
             }
     } else {
-        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
+        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width + part * kRegisterLanes;
         for (int64_t word = 0; word < width; ++word) {
-            Ints loaded[kPanels];
+            IntRegister loaded[kPanels];
             for (int64_t panel = 0; panel < kPanels; ++panel) {
                 const int32_t* from = weights + (panel * width + word) * kLanes;
                 __builtin_prefetch(from + kPrefetchVectors * kLanes);
-                loaded[panel] = load<Ints>(from);
+                loaded[panel] = load<IntRegister>(from);
             }
             for (int64_t r = 0; r < kRows; ++r)
                 for (int64_t panel = 0; panel < kPanels; ++panel)
                     WeightFormat<Weight>::add(sums[panel][r], loaded[panel], words[r * width + word]);
+        }
+    }
+}
+
+// Multiplies kRows rows with kPanels panels. Not inlined, so that the sums stay in registers.
+template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
+[[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
+                                        int64_t output, const Epilogue& epilogue) {
+    using Sums = typename WeightFormat<Weight>::Sums;
+    Sums sums[kPanels][kRows] = {};
+    if constexpr (kRegisters == 1) {
+        add_products<Weight, kPanels, kRows>(linear, rows, row, output, 0, sums);
+    } else {
+        using RegisterSums = std::conditional_t<std::is_same_v<Sums, Ints>, IntRegister, FloatRegister>;
+        for (int64_t part = 0; part < kRegisters; ++part) {
+            RegisterSums part_sums[kPanels][kRows] = {};
+            add_products<Weight, kPanels, kRows>(linear, rows, row, output, part, part_sums);
+            for (int64_t panel = 0; panel < kPanels; ++panel)
+                for (int64_t r = 0; r < kRows; ++r)
+                    std::memcpy(reinterpret_cast<char*>(&sums[panel][r]) + part * sizeof(RegisterSums),
+                                &part_sums[panel][r], sizeof(RegisterSums));
         }
     }
     for (int64_t panel = 0; panel < kPanels; ++panel)
@@ -111,7 +132,13 @@ inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int6
     for (; output < last; output += kLanes) simd_microkernel<Weight, 1, kRows>(linear, rows, row, output, epilogue);
 }
 
-// Row-major rows. The 24 sums of the largest microkernel fit the 32 registers of AVX-512.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int64_t kPanelsOf12Rows = 2, kPanelsOf4Rows = 4;  // 24 sums of 32 registers
+#else
+constexpr int64_t kPanelsOf12Rows = 1, kPanelsOf4Rows = 2;  // 12 sums of 16 registers
+#endif
+
+// Row-major rows.
 template <typename Weight, typename Epilogue>
 void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last,
                const Epilogue& epilogue) {
@@ -119,8 +146,9 @@ void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t fir
         const int64_t stop = std::min(last, output + kCachedOutputs);
         int64_t row = 0;
         for (; row + 12 <= rows.num_rows; row += 12)
-            simd_rows<Weight, 2, 12>(linear, rows, row, output, stop, epilogue);
-        for (; row + 4 <= rows.num_rows; row += 4) simd_rows<Weight, 4, 4>(linear, rows, row, output, stop, epilogue);
+            simd_rows<Weight, kPanelsOf12Rows, 12>(linear, rows, row, output, stop, epilogue);
+        for (; row + 4 <= rows.num_rows; row += 4)
+            simd_rows<Weight, kPanelsOf4Rows, 4>(linear, rows, row, output, stop, epilogue);
         for (; row < rows.num_rows; ++row) simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
     }
 }

@@ -4,7 +4,7 @@
 //   format    inputs in a word  a row's numbers                        sums
 //   float     1                 float32                                float32
 //   bf16      2                 bfloat16                               float32
-//   int8_t    4                 uint8 with zero point 128, one scale   int32
+//   int8_t    4                 8 bits with kZeroPoint, one scale      int32
 //   int4      4                 int8, one scale                        int32 in a group of inputs, float32 beyond
 // Rows for weights in GGML's block formats are in block_rows.h.
 // A row of inputs is padded with zeros to whole tiles, that is to a multiple of kTileWords words.
@@ -17,7 +17,8 @@
 // Threads: each packs rows of its own; different threads may write different rows of one PackedRows, and the caller
 // places the barrier before they are read.
 // Instruction sets: float32 multiply-add everywhere; bfloat16 products with AVX512-BF16 (vdpbf16ps, which flushes
-// denormals), else widened to float32; 8-bit products with AVX512-VNNI (vpdpbusd), else by shifts and int32 multiplies.
+// denormals) or ARM's BF16 (bfdot, the same), else widened to float32; 8-bit products with AVX512-VNNI or AVX-VNNI
+// (vpdpbusd), AVX2 (vpmaddubsw), ARM's DotProd (sdot), else by shifts and int32 multiplies.
 #pragma once
 
 #include <type_traits>
@@ -27,12 +28,49 @@
 #include "amx.h"
 #include "simd.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 constexpr int64_t kInt4Group = 32;  // inputs that share a scale in 4-bit weights; INT4_GROUP of linears.py
 constexpr int64_t kInt4GroupWords = kInt4Group / 4;
 
+// Whether 8-bit products are of unsigned rows and signed weights.
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+constexpr bool kHasUnsignedProducts = true;
+#else
+constexpr bool kHasUnsignedProducts = false;
+#endif
+
 struct int4;  // names the format: 4-bit weights, two in a byte
 
-// How a word of sixteen outputs' weights is multiplied with a word of a row: add() adds the products to sixteen sums.
+// A vector of sixteen lanes is kRegisters registers. Arithmetic in a loop is on registers, because GCC keeps vectors that
+// are wider in memory.
+#if defined(__AVX512F__)
+constexpr int64_t kRegisters = 1;
+#elif defined(__AVX2__)
+constexpr int64_t kRegisters = 2;
+#else
+constexpr int64_t kRegisters = 4;
+#endif
+constexpr int64_t kRegisterLanes = kLanes / kRegisters;
+typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
+
+// Returns a register of bfloat16 numbers as float32.
+inline FloatRegister widen_register(const bf16* from) {
+#if defined(__AVX512F__)
+    return widen(from);
+#else
+    return FloatRegister(__builtin_convertvector(load<HalfRegister>(from), IntRegister) << 16);
+#endif
+}
+
+// How a word of the weights of a register of outputs is multiplied with a word of a row: add() adds the products to
+// their sums.
 template <typename Weight>
 struct WeightFormat;
 
@@ -42,10 +80,10 @@ struct WeightFormat<float> {
     static constexpr int64_t kPerWord = 1;
     static constexpr bool kHasTiles = false;
 
-    static void add(Floats& sums, Ints weights, int32_t row) {
+    static void add(FloatRegister& sums, IntRegister weights, int32_t row) {
         float x;
         std::memcpy(&x, &row, sizeof x);
-        sums += Floats(weights) * x;
+        sums += FloatRegister(weights) * x;
     }
 };
 
@@ -55,31 +93,43 @@ struct WeightFormat<bf16> {
     static constexpr int64_t kPerWord = 2;
     static constexpr bool kHasTiles = true;
 
-    static void add(Floats& sums, Ints weights, int32_t row) {
+    static void add(FloatRegister& sums, IntRegister weights, int32_t row) {
 #if defined(__AVX512BF16__)
-        sums = Floats(_mm512_dpbf16_ps(__m512(sums), __m512bh(weights), __m512bh(_mm512_set1_epi32(row))));
+        sums = FloatRegister(_mm512_dpbf16_ps(__m512(sums), __m512bh(weights), __m512bh(_mm512_set1_epi32(row))));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+        sums = FloatRegister(vbfdotq_f32(float32x4_t(sums), bfloat16x8_t(weights), bfloat16x8_t(vdupq_n_s32(row))));
 #else
-        sums += Floats(weights << 16) * widen_one(bf16(row)) +
-                Floats(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
+        sums += FloatRegister(weights << 16) * widen_one(bf16(row));
+        sums += FloatRegister(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
 #endif
     }
 };
 
 // LLM.int8() without its treatment of outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest
-// number. Rows are stored with zero point 128, as the instruction multiplies unsigned rows by signed weights;
-// PackedLinear.weight_sums correct the sums for it.
+// number. Where the instruction multiplies unsigned rows by signed weights, as VNNI and AMX do, rows are stored with zero
+// point 128, and PackedLinear.weight_sums correct the sums for it; elsewhere rows are signed.
 template <>
 struct WeightFormat<int8_t> {
     using Sums = Ints;
     static constexpr int64_t kPerWord = 4;
     static constexpr bool kHasTiles = true;
-    static constexpr int32_t kZeroPoint = 128;
+    static constexpr int32_t kZeroPoint = kHasUnsignedProducts ? 128 : 0;
 
-    static void add(Ints& sums, Ints weights, int32_t row) {
+    static void add(IntRegister& sums, IntRegister weights, int32_t row) {
 #if defined(__AVX512VNNI__)
-        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), _mm512_set1_epi32(row), __m512i(weights)));
+        sums = IntRegister(_mm512_dpbusd_epi32(__m512i(sums), _mm512_set1_epi32(row), __m512i(weights)));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+        sums = IntRegister(_mm256_dpbusd_avx_epi32(__m256i(sums), _mm256_set1_epi32(row), __m256i(weights)));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+        // Two products add up to at most 2 * 128 * 127, which int16 holds: rows have no -128.
+        const __m256i signed_row = _mm256_sign_epi8(_mm256_set1_epi32(row), __m256i(weights));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(__m256i(weights)), signed_row);
+        sums += IntRegister(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+        sums = IntRegister(vdotq_s32(int32x4_t(sums), int8x16_t(weights), int8x16_t(vdupq_n_s32(row))));
 #else
-        for (int shift = 0; shift < 32; shift += 8) sums += (weights << (24 - shift) >> 24) * (row >> shift & 0xff);
+        for (int shift = 0; shift < 32; shift += 8)
+            sums += (weights << (24 - shift) >> 24) * (row << (24 - shift) >> 24);
 #endif
     }
 };
@@ -93,9 +143,16 @@ struct WeightFormat<int4> {
     static constexpr bool kHasTiles = false;
     static constexpr int32_t kZeroPoint = 0;
 
-    static void add(Ints& sums, Ints weights, int32_t row) {
+    static void add(IntRegister& sums, IntRegister weights, int32_t row) {
 #if defined(__AVX512VNNI__)
-        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(weights), _mm512_set1_epi32(row)));
+        sums = IntRegister(_mm512_dpbusd_epi32(__m512i(sums), __m512i(weights), _mm512_set1_epi32(row)));
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+        sums = IntRegister(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(weights), _mm256_set1_epi32(row)));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+        const __m256i pairs = _mm256_maddubs_epi16(__m256i(weights), _mm256_set1_epi32(row));
+        sums += IntRegister(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__ARM_FEATURE_DOTPROD)  // weights are 0 to 15, so they are signed, too
+        sums = IntRegister(vdotq_s32(int32x4_t(sums), int8x16_t(weights), int8x16_t(vdupq_n_s32(row))));
 #else
         for (int shift = 0; shift < 32; shift += 8) sums += (weights >> shift & 0xff) * (row << (24 - shift) >> 24);
 #endif

@@ -1,0 +1,71 @@
+"""Matrix products in C++ for every variant of the decoder, those for other processors under QEMU."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.execution.native import build, compiler
+from engine.execution.native.compiler import VARIANTS, Variant
+from testing.native import needs_compiler
+
+PROGRAM = Path(__file__).with_name("gemm_check.cpp")
+FORMATS = ["float32", "bfloat16", "int8", "int4"]
+#: A processor of QEMU for each variant that it can run; it knows no AVX-512.
+QEMU_CPUS = {
+    "x86-64-v3": "Haswell",
+    "armv8": "cortex-a53",
+    "armv8.2-dotprod": "neoverse-n1",
+    "armv8.2-i8mm-bf16": "max",
+}
+
+
+def _compile(cxx: str, options: tuple[str, ...], target: Path) -> None:
+    """Compiles the program that checks itself, with nothing that it would load."""
+    shared = [option for option in compiler.OPTIONS if option not in ("-shared", "-fPIC")]
+    include = f"-I{compiler.SOURCE.parent}"
+    compiler.run_compiler([cxx, *shared, *options, "-static", "-Wno-psabi", include, str(PROGRAM), "-o", str(target)])
+
+
+def _check(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == FORMATS
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=str)
+def test_products_on_this_processor(variant: Variant, tmp_path: Path) -> None:
+    if variant.machine != platform.machine() or not variant.features <= build.cpu_features():
+        pytest.skip("this processor cannot run it")
+    _compile(compiler.find_compiler(), variant.options, tmp_path / "check")
+    _check(str(tmp_path / "check"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.name in QEMU_CPUS], ids=str)
+def test_products_on_other_processors(variant: Variant, tmp_path: Path) -> None:
+    names = [f"{variant.machine}-linux-gnu-g++", *(["g++"] if variant.machine == platform.machine() else [])]
+    cxx = next((name for name in names if shutil.which(name)), None)
+    qemu = next(
+        (name for name in (f"qemu-{variant.machine}-static", f"qemu-{variant.machine}") if shutil.which(name)), None
+    )
+    if cxx is None or qemu is None:
+        pytest.skip(f"needs a compiler and QEMU for {variant.machine}: scripts/cross_tools.sh installs Debian's")
+    _compile(cxx, variant.options, tmp_path / "check")
+    _check(qemu, "-cpu", QEMU_CPUS[variant.name], str(tmp_path / "check"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.machine == "aarch64"], ids=str)
+def test_the_whole_decoder_compiles_for_arm(variant: Variant, tmp_path: Path) -> None:
+    cxx = "aarch64-linux-gnu-g++"
+    if shutil.which(cxx) is None:
+        pytest.skip(f"needs {cxx}: scripts/cross_tools.sh installs Debian's")
+    compiler.compile_library(cxx, variant.options, tmp_path / "decoder.so")
+    assert compiler.is_whole(tmp_path / "decoder.so")
