@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from engine.model.adapters import has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
+    from engine.model.gguf.summary import GgufSummary, summarize_gguf
     from engine.model.load import prepare_model
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
@@ -89,6 +90,7 @@ __all__ = [
     "EngineStatus",
     "EngineStoppedError",
     "FinishReason",
+    "GgufSummary",
     "Group",
     "Health",
     "InvalidRequestError",
@@ -120,11 +122,13 @@ __all__ = [
     "model_size",
     "prepare_model",
     "run_in_daemon_thread",
+    "summarize_gguf",
 ]
 
 
 _MODULES = {
     "Engine": "engine.engine",
+    "GgufSummary": "engine.model.gguf.summary",
     "ModelSize": "engine.model.sizing",
     "PROJECT_ROOT": "engine.model.folders",
     "RemoteEngine": "engine.remote.client",
@@ -140,6 +144,7 @@ _MODULES = {
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
     "run_in_daemon_thread": "engine.runtime.background",
+    "summarize_gguf": "engine.model.gguf.summary",
 }
 """Where the names are that are imported on first use; the imports above tell type checkers the same."""
 

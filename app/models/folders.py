@@ -11,6 +11,9 @@ from app.models.local_model import Source
 from app.settings import AppSettings
 from engine import PROJECT_ROOT, EngineSettings
 
+GUIDE = PROJECT_ROOT / "models" / "guide"
+"""The model in the box."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
@@ -44,7 +47,7 @@ def hub_cache() -> Path:
 
 
 def _candidates(own: Path) -> Iterator[tuple[Source, Path]]:
-    yield Source.BUNDLED, PROJECT_ROOT / "models" / "guide"
+    yield Source.BUNDLED, GUIDE
     yield Source.MODELS_DIR, own
     yield Source.HUB_CACHE, hub_cache()
     home = _home()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from app.models.checkpoint_header import read_checkpoint
 from app.models.folders import ModelFolder
-from app.models.gguf_header import NoChatModel, read_gguf_header
 from app.models.local_model import LocalModel, ModelError, Source, Weights
+from engine import ModelLoadError, summarize_gguf
 
 MAX_DEPTH = 4
 """Folders below the one that is searched. LM Studio's files lie at publisher/model/file."""
@@ -111,25 +111,25 @@ def _checkpoint(
     )
 
 
-def _gguf(
-    files: list[Path], name: str, source: Source, target: str, paths: tuple[Path, ...], missing_parts: int = 0
-) -> LocalModel | None:
+def _gguf(files: list[Path], name: str, source: Source, target: str, paths: tuple[Path, ...]) -> LocalModel | None:
     """Returns the model in a GGUF file, or in the parts of one; None if it is no language model that can chat."""
     weights, problem = None, None
     size = 0
     try:
         size = sum(file.stat().st_size for file in files)
-        _name, weights = read_gguf_header(files[0])
-        if len(files) > 1:  # the header of the first part describes its own tensors only
-            weights = Weights(weights.format, size, size, weights.context_length)
-        if missing_parts:
-            raise ModelError(f"Its download is incomplete: {missing_parts} of its files are missing.")
-    except NoChatModel:
-        return None
-    except ModelError as error:
-        weights, problem = None, str(error)
-    except (OSError, ValueError) as error:
-        weights, problem = None, f"It cannot be read: {getattr(error, 'strerror', None) or error}."
+        summary = summarize_gguf(files[0])
+        if not summary.can_chat:
+            return None
+        weights = Weights(
+            format=f"GGUF {summary.number_format}",
+            memory_bytes=summary.nbytes,
+            bytes_per_token=summary.nbytes_per_token,
+            context_length=summary.context_length,
+        )
+    except ModelLoadError as error:
+        problem = _text(str(error).replace(str(files[0]), "The file").replace(f"{files[0].parent}", "The folder"))
+    except OSError as error:
+        problem = f"It cannot be read: {error.strerror or error}."
     return LocalModel(
         name=_text(name), source=source, target=target, size_bytes=size, weights=weights, problem=problem, paths=paths
     )
@@ -188,10 +188,10 @@ def _gguf_models(
         split = _SPLIT.fullmatch(file.name)
         key = (split["stem"], int(split["parts"])) if split else (file.stem, 1)
         parts.setdefault(key, []).append(file)
-    for (stem, count), found in parts.items():
+    for (stem, _count), found in parts.items():
         found.sort()
         name = name_of(found[0].with_name(stem))
-        model = _gguf(found, name, source, target_of(found[0]), tuple(found), max(count - len(found), 0))
+        model = _gguf(found, name, source, target_of(found[0]), tuple(found))
         if model is not None:
             yield model
 

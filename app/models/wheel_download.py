@@ -98,7 +98,7 @@ def _download(wheel: Wheel, part: Path, title: str, progress: Progress) -> None:
                         f"{title} cannot be downloaded from {without_credentials(index)}: {_reason(error)} "
                         "What has arrived is kept: try again later."
                     ) from error
-        progress("Checking the download", 0.0)
+        progress("Checking the download", 1.0)
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
             part.unlink()

@@ -22,6 +22,8 @@ from tests.app.api.test_desk_api import days
 from tests.app.desk import Desk, desk
 from tests.app.live_server import RunningApp, live_server, reset_engine
 
+DAMAGED = "The file is incomplete or damaged: it ends within version, after 4 bytes. Download it again."
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -226,7 +228,7 @@ async def test_the_list_says_what_is_known_and_no_path(here: Desk, index: Packag
     assert found["models-dir:tiny"]["format"] == "GGUF Q4_1"
     assert found["models-dir:tiny"]["context_length"] == 512
     assert found["models-dir:tiny"]["fits"] is True
-    assert found["models-dir:bad"]["problem"] == "The file is too short to be a GGUF file."
+    assert found["models-dir:bad"]["problem"] == DAMAGED
     assert found["bundled:guide"]["source"] == "bundled"
     assert view["can_load_paths"] is False
     [tiny] = view["recommended"]
@@ -244,7 +246,7 @@ async def test_the_loaded_model_is_marked(alone: RunningApp, tmp_path: Path) -> 
 async def test_a_damaged_model_is_refused_with_its_sentence(alone: RunningApp, tmp_path: Path) -> None:
     (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF")
     answer = await alone.http.post("/api/engine/swap", json={"model": "models-dir:bad"})
-    assert answer.json()["error"]["message"] == "bad cannot be loaded: The file is too short to be a GGUF file."
+    assert answer.json()["error"]["message"] == f"bad cannot be loaded: {DAMAGED}"
     assert alone.engine.lifecycle_calls == []
 
 

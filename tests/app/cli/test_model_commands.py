@@ -93,7 +93,9 @@ def test_a_damaged_model_is_listed_with_its_sentence_and_can_be_removed(run: Run
     (models / "bad.gguf").write_bytes(b"GGUF")
     status, said, _ = run("list")
     assert status == 0
-    assert "!!  bad: The file is too short to be a GGUF file." in said
+    assert (
+        "!!  bad: The file is incomplete or damaged: it ends within version, after 4 bytes. Download it again." in said
+    )
     assert run("remove", "bad", "--yes")[0] == 0
     assert not (models / "bad.gguf").exists()
 

@@ -92,7 +92,9 @@ def test_parts_are_one_model(tmp_path: Path) -> None:
     model = only(in_folder(tmp_path))
     assert (model.name, model.problem, len(model.paths)) == ("big", None, 2)
     (tmp_path / "big-00002-of-00002.gguf").unlink()
-    assert only(in_folder(tmp_path)).problem == "Its download is incomplete: 1 of its files are missing."
+    assert only(in_folder(tmp_path)).problem == (
+        "The folder lacks 1 of the 2 parts of this model: big-00002-of-00002.gguf. Put all parts into one folder."
+    )
 
 
 def hub_model(cache: Path, name: str = "org/tiny") -> Path:
