@@ -13,6 +13,9 @@ from app.domain.words import SnippetPart
 
 Item = TypeVar("Item")
 
+UNKNOWN_MODEL = "unknown"
+"""Stored as the model of an imported reply whose file names none."""
+
 
 class Role(StrEnum):
     USER = "user"
@@ -56,6 +59,7 @@ class MessageView:
     error: str | None = None
     omitted_messages: int = 0  #: oldest messages that did not fit the model's context
     context_length: int | None = None  #: of the model at the time, in tokens
+    model: str | None = None  #: name of the model that wrote a reply; None if an import did not say
     has_system_prompt: bool = False  #: a system prompt is never left out
     siblings: tuple[str, ...] = ()  #: ids of all versions of this message, itself included, oldest first
     feedback: FeedbackView | None = None  #: the viewing user's own

@@ -13,9 +13,9 @@ from pathlib import Path
 from app.domain.audit import AuditAction
 from app.errors import AppError, Conflict, EngineUnavailable, ModelUnusable, NotFound, NotSupported, StorageUnavailable
 from app.models.downloads import check_downloadable, download, place_of
-from app.models.folders import model_folders, models_dir
+from app.models.folders import GUIDE, model_folders, models_dir
 from app.models.in_use import ModelClaim
-from app.models.local_model import ModelError
+from app.models.local_model import LocalModel, ModelError
 from app.models.names import EXAMPLE, is_hub_id
 from app.models.performance import memory_problem
 from app.models.recommended import find_recommended
@@ -104,9 +104,24 @@ class Models:
         page need not be a person who may read the server's files."""
         return not self._settings.accounts
 
+    @property
+    def is_downloading(self) -> bool:
+        return self.download is not None and self.download.is_running
+
+    @property
+    def has_guide(self) -> bool:
+        """Whether the model in the box is the one to use, which knows only Deskmate."""
+        if not isinstance(self._engine, ModelHost):
+            return False
+        return (PROJECT_ROOT / self._engine.settings.model).resolve() == GUIDE.resolve()
+
     async def find(self) -> Scan:
         """Returns the models on this machine."""
         return await run_in_daemon_thread(partial(find_models, model_folders(self.folder)))
+
+    def loaded(self, scan: Scan) -> LocalModel | None:
+        """Returns the loaded model, or the one to wake up, if it was found."""
+        return _find(scan, self.host.settings.model)
 
     async def load(
         self,
@@ -204,13 +219,13 @@ class Models:
         """
         found = await self.find()
         recommended = find_recommended(name)
-        model = found.find(name) or found.find(str(PROJECT_ROOT / name))
+        model = _find(found, name)
         if model is None and recommended is not None:
             model = found.find(place_of(recommended, self.folder))
         if model is not None:
             if model.problem is not None:
                 raise ModelUnusable(f"{model.name} cannot be loaded: {model.problem}")
-            problem = memory_problem(model, self.host.settings, released=found.find(self.host.settings.model))
+            problem = memory_problem(model, self.host.settings, released=self.loaded(found))
             if problem is not None:
                 raise ModelUnusable(problem)
             return model.target
@@ -246,6 +261,12 @@ class Models:
             running.stage, running.progress = stage, fraction
 
         return report
+
+
+def _find(scan: Scan, name: str) -> LocalModel | None:
+    """Finds a model also by a path relative to the working directory or to Deskmate's folder, as the engine does."""
+    by_path = (str(root / name) for root in (Path.cwd(), PROJECT_ROOT))
+    return scan.find(name) or next(filter(None, map(scan.find, by_path)), None)
 
 
 class _CancelledDownload(Exception):

@@ -22,7 +22,7 @@ from app.domain.conversation_document import MAX_TAG_CHARS, ConversationDocument
 from app.domain.document_tree import depths_of, latest_tip
 from app.domain.ids import new_id
 from app.domain.text import MAX_TITLE_CHARS, one_line, title_from
-from app.domain.views import Role
+from app.domain.views import UNKNOWN_MODEL, Role
 
 _MAX_ORIGIN_CHARS = 200
 #: Text before a fork is duplicated in each branch. Limits the total text to this multiple of the original.
@@ -196,7 +196,7 @@ def _message(parts: Sequence[ForeignMessage], parent_id: str | None, at: datetim
         model = next((part.model for part in reversed(parts) if part.model), None)
         if model or status != "complete":  # a reply can be continued only with a turn
             turn = TurnDocument(
-                id=new_id(), status=status, model=model or "unknown", created_at=at, error=last.error or None
+                id=new_id(), status=status, model=model or UNKNOWN_MODEL, created_at=at, error=last.error or None
             )
     content = "\n\n".join(part.text for part in parts)
     return MessageDocument(

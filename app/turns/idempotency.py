@@ -78,5 +78,6 @@ class IdempotentStarts:
             message_id=record.message_id,
             omitted_messages=record.omitted_messages,
             context_length=record.context_length,
+            model=record.model,
             has_system_prompt=record.has_system_prompt,
         )

@@ -53,6 +53,7 @@ class TurnRef:
     message_id: str  #: the assistant's reply
     omitted_messages: int = 0  #: oldest messages that did not fit the model's context
     context_length: int | None = None  #: tokens, prompt and reply together
+    model: str | None = None  #: name of the model that writes the reply
     has_system_prompt: bool = False  #: a system prompt is never left out
 
 

@@ -340,6 +340,7 @@ class Turns:
             message_id=partial_reply.message_id if partial_reply else new_id(),
             omitted_messages=prepared.num_omitted_messages,
             context_length=prepared.max_model_len,
+            model=self._engine.info.name,
             has_system_prompt=used.has_system_prompt,
         )
         live = LiveTurn(
@@ -365,7 +366,7 @@ class Turns:
             partial_reply_text=partial_reply.text if partial_reply else None,
             settings=used,
             save_settings=settings is not None,
-            model=self._engine.info.name,
+            model=ref.model or "",
             omitted_messages=prepared.num_omitted_messages,
             context_length=prepared.max_model_len,
         )

@@ -27,7 +27,7 @@ def find_modules(*entries: str) -> list[str]:
     return sorted(found)
 
 
-_COMPONENTS = ("header", "chat", "composer", "conversations", "model")
+_COMPONENTS = ("header", "chat", "composer", "conversations", "model", "model_menu")
 #: The modules that the page imports by itself: its own and those of its components.
 ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS))
 

@@ -8,6 +8,7 @@ from app.auth.identity import Identity
 from app.domain.chat_settings import CHAT_PARAMETERS
 from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.domain.templates import TemplateKind
+from app.models.recommended import recommended_models
 from engine import ChatEngine, EngineState, Group, ModelHost, Parameter
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "can_continue": info.can_continue,
             "remote": not isinstance(services.engine, ModelHost),
             "is_loading": is_loading(services.engine),
+            "is_downloading": services.models.is_downloading,
         },
+        "suggested_model": _suggested_model(services),
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
@@ -38,8 +41,16 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
 
 
 def is_loading(engine: ChatEngine) -> bool:
-    """Whether the server is still loading its first model, so that the model's name and limits are not certain yet."""
-    return isinstance(engine, ModelHost) and engine.status.state is EngineState.STARTING
+    """Whether the server is loading its first model or another one, so that its name and limits are not certain yet."""
+    return isinstance(engine, ModelHost) and engine.status.state in (EngineState.STARTING, EngineState.SWAPPING)
+
+
+def _suggested_model(services: Services) -> dict[str, object] | None:
+    """Return the first recommended model while the guide is loaded, which answers questions about Deskmate only."""
+    if not services.models.has_guide:
+        return None
+    model = recommended_models()[0]
+    return {"name": model.name, "title": model.title, "size_mb": model.size_mb, "licence": model.licence}
 
 
 async def find_prompt(services: Services, name: str) -> dict[str, object] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 from app.ui.chat_api import add_chat_api
-from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
+from app.ui.components import Chat, Composer, Conversations, Header, Model, ModelMenu, Settings
 from app.ui.model_events import serve_model
 from app.ui.options import find_prompt, preset_defaults
 
@@ -58,7 +58,8 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                     height=None,
                 )
             with gr.Column(elem_id="dm-chat", min_width=0):
-                Header("New chat", panels=Header.PANELS)
+                Header("New chat", panels=Header.PANELS, models=True)
+                ModelMenu()
                 Chat(
                     actions=Chat.ACTIONS,
                     examples=_EXAMPLES,

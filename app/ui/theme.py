@@ -19,6 +19,7 @@ STYLES = (
     "components/composer/composer.css",
     "components/settings/settings.css",
     "components/model/model.css",
+    "components/model_menu/model_menu.css",
     "components/header/header.css",
 )
 HEAD = "\n".join(

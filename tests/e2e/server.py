@@ -11,7 +11,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120
@@ -26,14 +28,26 @@ def free_port() -> int:
 class Server:
     """``python -m app serve`` on a port of its own, which stays the same over restarts."""
 
-    def __init__(self, model: Path, data_dir: Path, *options: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        data_dir: Path,
+        *options: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        program: tuple[str, ...] = ("-m", "app"),
+    ) -> None:
+        """Args:
+        environment: variables besides the tests' own.
+        program: Python's arguments before the command.
+        """
         self.port = 0  #: the system's to choose: one that was free a moment ago may be another's by now
         self.data_dir = data_dir
         self._log = data_dir.with_suffix(".log")
         self._command = [
-            *(sys.executable, "-m", "app", "serve", "--model", str(model)),
+            *(sys.executable, *program, "serve", "--model", str(model)),
             *("--data-dir", str(data_dir), *options),
         ]
+        self._environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -44,7 +58,7 @@ class Server:
 
     def start(self) -> None:
         """Return once the server is ready; fail with its log if it ends or takes too long."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, **self._environment}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, "--port", str(self.port)],

@@ -81,7 +81,7 @@ async def list_models(services: ServicesDep) -> ModelsView:
     models = services.models
     settings = models.host.settings
     scan = await models.find()
-    found = await run_in_daemon_thread(partial(_view_all, scan, settings))
+    found = await run_in_daemon_thread(partial(_view_all, scan, settings, models.loaded(scan)))
     return ModelsView(
         found=found,
         recommended=[
@@ -112,8 +112,7 @@ def view_download(download: Download) -> DownloadView:
     return DownloadView.model_validate(download, from_attributes=True)
 
 
-def _view_all(scan: Scan, settings: EngineSettings) -> list[FoundModelView]:
-    loaded = scan.find(settings.model)
+def _view_all(scan: Scan, settings: EngineSettings, loaded: LocalModel | None) -> list[FoundModelView]:
     return [_view(model, settings, loaded) for model in scan.models]
 
 

@@ -56,6 +56,7 @@ class TurnRecord:
     message_id: str
     omitted_messages: int
     context_length: int | None
+    model: str
     has_system_prompt: bool
     text: str
     status: MessageStatus
@@ -241,6 +242,7 @@ class TurnRecords:
                 message_id=message.id,
                 omitted_messages=turn.omitted_messages or 0,
                 context_length=turn.context_length,
+                model=turn.model,
                 has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt,
                 text=message.content,
                 status=MessageStatus(message.status),

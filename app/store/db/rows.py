@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.feedback import FeedbackView
-from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
+from app.domain.views import UNKNOWN_MODEL, MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
 from app.store.db.models import Account, Conversation, Message, Turn
 
@@ -85,6 +85,7 @@ def message_view(
         error=turn.error if turn else None,
         omitted_messages=(turn.omitted_messages or 0) if turn else 0,
         context_length=turn.context_length if turn else None,
+        model=turn.model if turn and turn.model != UNKNOWN_MODEL else None,
         has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
         siblings=tuple(siblings),
         feedback=feedback,

@@ -5,6 +5,7 @@ from app.ui.components.composer.composer import Composer
 from app.ui.components.conversations.conversations import Conversations
 from app.ui.components.header.header import Header
 from app.ui.components.model.model import Model
+from app.ui.components.model_menu.model_menu import ModelMenu
 from app.ui.components.settings.settings import Settings
 
-__all__ = ["Chat", "Composer", "Conversations", "Header", "Model", "Settings"]
+__all__ = ["Chat", "Composer", "Conversations", "Header", "Model", "ModelMenu", "Settings"]

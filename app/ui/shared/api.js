@@ -112,6 +112,13 @@ export const api = {
   ready: () => request("GET", "/ready"),
   /** @returns {Promise<Types.EngineView>} */
   engine: () => request("GET", "/api/engine"),
+  /** @param {string} model @returns {Promise<Types.EngineView>} */
+  swapModel: (model) => request("POST", "/api/engine/swap", { model }),
+  /** @returns {Promise<Types.ModelsView>} */
+  listModels: () => request("GET", "/api/models"),
+  /** @param {string} model @returns {Promise<Types.DownloadView>} */
+  downloadModel: (model) => request("POST", "/api/models/download", { model }),
+  cancelDownload: () => request("DELETE", "/api/models/download", {}),
   /** @param {Record<string, unknown>} parameters @returns {Promise<Types.ConversationSummaryPage>} */
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   /** @param {string} id @param {Record<string, unknown>} parameters @returns {Promise<Types.ConversationView>} */

@@ -412,6 +412,7 @@ export interface MessageView {
   error: string | null;
   omitted_messages: number;
   context_length: number | null;
+  model: string | null;
   has_system_prompt: boolean;
   siblings: string[];
   feedback: FeedbackView | null;
@@ -660,6 +661,7 @@ export interface StartedTurn {
   message_id: string;
   omitted_messages: number;
   context_length: number | null;
+  model: string | null;
   has_system_prompt: boolean;
   in_stream: boolean;
 }
@@ -728,6 +730,7 @@ export interface TurnRef {
   message_id: string;
   omitted_messages: number;
   context_length: number | null;
+  model: string | null;
   has_system_prompt: boolean;
 }
 

@@ -66,6 +66,7 @@ async def start(live: RunningApp, text: str = "hello", **fields: Any) -> dict[st
     ids: dict[str, Any] = response.json()
     assert ids.pop("omitted_messages") == 0
     assert ids.pop("context_length") == 4096
+    assert ids.pop("model") == "fake"
     assert ids.pop("has_system_prompt") is False
     assert set(ids) == {"turn_id", "conversation_id", "user_message_id", "message_id", "in_stream"}
     return ids

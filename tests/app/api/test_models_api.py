@@ -243,6 +243,16 @@ async def test_the_loaded_model_is_marked(alone: RunningApp, tmp_path: Path) -> 
     assert view["can_load_paths"] is True
 
 
+async def test_the_guide_is_marked_too(alone: RunningApp) -> None:
+    alone.engine.source = "models/guide"
+    view = (await alone.http.get("/api/models")).json()
+    assert [one["id"] for one in view["found"] if one["loaded"]] == ["bundled:guide"]
+    options = (await alone.http.get("/ui/options")).json()
+    assert options["suggested_model"]["name"] == "smollm2"
+    alone.engine.source = "models/other"
+    assert (await alone.http.get("/ui/options")).json()["suggested_model"] is None
+
+
 async def test_a_damaged_model_is_refused_with_its_sentence(alone: RunningApp, tmp_path: Path) -> None:
     (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF")
     answer = await alone.http.post("/api/engine/swap", json={"model": "models-dir:bad"})

@@ -33,6 +33,7 @@ export class Chat extends Component {
     );
     this.welcome = new Welcome(this.find(".dm-welcome"), {
       onExample: (text) => this.emit("example_select", { text }),
+      onSuggestion: () => this.emit("suggestion_select"),
       onTemporary: (temporary) => this.emit("temporary", { temporary }),
     });
     /** @type {HTMLButtonElement} */
@@ -41,7 +42,7 @@ export class Chat extends Component {
     this.#describe();
     this.#showValue();
     this.watch("value", () => this.#showValue());
-    this.watch(["heading", "introduction", "examples", "temporary_hint", "has_earlier", "can_continue", "height"], () =>
+    this.watch(["heading", "introduction", "suggestion", "examples", "temporary_hint", "has_earlier", "can_continue", "height"], () =>
       this.#describe(),
     );
     this.watch(["actions", "read_only"], () => {

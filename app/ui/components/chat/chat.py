@@ -49,6 +49,9 @@ class Chat(FileComponent):
         ),
         quiet_event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
         quiet_event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
+        quiet_event(
+            "suggestion_select", "A user pressed the button beside the suggestion (see `suggestion`). No data."
+        ),
         quiet_event("temporary", "A user switched the next chat to temporary or back. Data: `temporary` (a bool)."),
         quiet_event("earlier", "A user wants to see the messages above the first one (see `has_earlier`). No data."),
     ]
@@ -60,6 +63,7 @@ class Chat(FileComponent):
         actions: Sequence[str] = ("copy",),
         heading: str = "What would you like to talk about?",
         introduction: str = "",
+        suggestion: Sequence[str] = (),
         examples: Sequence[str] = (),
         temporary_hint: str | None = None,
         has_earlier: bool = False,
@@ -77,6 +81,7 @@ class Chat(FileComponent):
             actions: which of ``Chat.ACTIONS`` to offer.
             heading: heading of the welcome screen, which an empty chat shows.
             introduction: text below the heading.
+            suggestion: a sentence below the introduction, and the name of a button beside it, which may be missing.
             examples: texts that the welcome screen offers as buttons.
             temporary_hint: what a temporary chat is. Given, the welcome screen offers to make the next chat one.
             has_earlier: offer to show messages above the first one.
@@ -98,6 +103,7 @@ class Chat(FileComponent):
             actions=list(actions),
             heading=heading,
             introduction=introduction,
+            suggestion=list(suggestion),
             examples=list(examples),
             temporary_hint=temporary_hint,
             has_earlier=has_earlier,

@@ -58,6 +58,7 @@ class Message(TypedDict):
     feedback: NotRequired[MessageFeedback | None]
     omitted_messages: NotRequired[int]  #: how many earlier messages the model did not get, because they did not fit
     context_length: NotRequired[int | None]  #: of the model, in tokens
+    model: NotRequired[str | None]  #: name of the model that wrote the reply
     has_system_prompt: NotRequired[bool]
 
 

@@ -32,6 +32,7 @@ export class ReplyView {
     this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id), "next");
     this.resume.classList.add("dm-resume");
     this.feedback = new Feedback(message, actions);
+    this.model = make("span", { class: "dm-reply-model", dir: "auto", hidden: !message.model, title: "The model that wrote this reply" }, message.model ?? "");
     this.stats = make("span", { class: "dm-stats" });
     /** @param {string} name @param {HTMLElement | null} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
@@ -45,6 +46,7 @@ export class ReplyView {
       offered("regenerate", actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again")),
       offered("branch", actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(id), "branch")),
       offered("delete", actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(id), "delete")),
+      this.model,
       this.stats,
     );
     this.element = make(

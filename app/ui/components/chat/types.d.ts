@@ -29,6 +29,7 @@ export interface Message {
   feedback?: Partial<MessageFeedback> | null;
   omitted_messages?: number;
   context_length?: number | null;
+  model?: string | null;
   has_system_prompt?: boolean;
 }
 

@@ -7,20 +7,27 @@ export class Welcome {
 
   /**
    * @param {HTMLElement} element
-   * @param {{onExample: (text: string) => unknown, onTemporary: (temporary: boolean) => unknown}} callbacks
+   * @param {object} callbacks
+   * @param {(text: string) => unknown} callbacks.onExample
+   * @param {() => unknown} callbacks.onSuggestion
+   * @param {(temporary: boolean) => unknown} callbacks.onTemporary
    */
-  constructor(element, { onExample, onTemporary }) {
+  constructor(element, { onExample, onSuggestion, onTemporary }) {
     /** @param {string} name @returns {HTMLElement} */
     const part = (name) => /** @type {HTMLElement} */ (element.querySelector(`.dm-${name}`));
     this.element = element;
     this.heading = part("welcome-heading");
     this.introduction = part("welcome-model");
+    this.suggestion = part("suggestion");
+    this.suggestionText = part("suggestion-text");
+    this.suggestionButton = part("suggestion-button");
     this.examples = part("examples");
     this.choice = part("temporary-choice");
     this.toggle = part("temporary");
     this.hint = part("temporary-hint");
     this.hintText = "";
     this.onExample = onExample;
+    this.suggestionButton.addEventListener("click", () => onSuggestion());
     this.toggle.addEventListener("click", () => {
       this.#makeTemporary(!this.temporary);
       onTemporary(this.temporary);
@@ -28,12 +35,17 @@ export class Welcome {
   }
 
   /**
-   * @param {{heading?: string, introduction?: string, examples?: string[], temporary_hint?: string | null,
-   *   read_only?: boolean}} texts
+   * @param {{heading?: string, introduction?: string, suggestion?: string[], examples?: string[],
+   *   temporary_hint?: string | null, read_only?: boolean}} texts
    */
-  describe({ heading = "", introduction = "", examples = [], temporary_hint: hint = null, read_only: readOnly = false }) {
+  describe({ heading = "", introduction = "", suggestion = [], examples = [], temporary_hint: hint = null, read_only: readOnly = false }) {
     this.heading.textContent = heading;
     this.introduction.textContent = introduction;
+    const [sentence = "", button = ""] = suggestion;
+    this.suggestion.hidden = sentence === "";
+    this.suggestionText.textContent = sentence;
+    this.suggestionButton.hidden = button === "";
+    this.suggestionButton.textContent = button;
     /** @param {string} text */
     const example = (text) => make("li", {}, make("button", { type: "button", class: "dm-card", onclick: () => this.onExample(text) }, text));
     this.examples.replaceChildren(...examples.map(example));

@@ -16,6 +16,8 @@ export class Header extends Component {
     this.title = this.find(".dm-title");
     this.status = this.find(".dm-status");
     this.temporaryMark = this.find(".dm-temporary-mark");
+    this.progress = this.find(".dm-model-progress");
+    this.modelsButton = this.find(".dm-models-button");
     this.menuButton = this.find(".dm-me");
     /** @type {Record<string, HTMLElement>} the buttons of the panels */
     this.toggles = {
@@ -25,13 +27,15 @@ export class Header extends Component {
     for (const [panel, toggle] of Object.entries(this.toggles)) {
       toggle.addEventListener("click", () => this.emit("toggle", { panel }));
     }
+    this.modelsButton.addEventListener("click", () => this.emit("models_open"));
     this.menuButton.addEventListener("click", () => openMenu(this.menuButton, this.#menu.label, this.#menu.entries));
     this.#showProps();
-    this.watch(["value", "status", "failed", "temporary", "panels", "menu", "menu_label"], () => this.#showProps());
+    this.watch(["value", "status", "failed", "temporary", "panels", "models", "menu", "menu_label"], () => this.#showProps());
   }
 
   #showProps() {
-    const { value, status = "", failed, temporary, panels = [], menu = [], menu_label: label = "" } = this.props;
+    const { value, status = "", failed, temporary, panels = [], models, menu = [], menu_label: label = "" } = this.props;
+    this.modelsButton.hidden = !models;
     this.setTitle(value ?? "");
     this.showStatus(status, failed ? "not ready" : "ready");
     this.markTemporary(Boolean(temporary));
@@ -61,6 +65,11 @@ export class Header extends Component {
     const parts = text.endsWith(end) ? [text.slice(0, -end.length), end] : [text];
     this.status.replaceChildren(...parts.filter(Boolean).map((part) => make("span", {}, part)));
     this.status.dataset.state = state;
+  }
+
+  /** How far something that takes long has come; empty for nothing. @param {string} text */
+  showProgress(text) {
+    if (this.progress.textContent !== text) this.progress.textContent = text;
   }
 
   /**

@@ -20,6 +20,7 @@ class Header(FileComponent):
     EVENTS: ClassVar = [
         Events.change,
         EventListener("toggle", doc="A user pressed the button of a panel. Data: `panel` (one of `panels`)."),
+        EventListener("models_open", doc="A user pressed the button beside the status (see `models`). No data."),
         EventListener("menu_select", doc="A user chose an entry of the menu. Data: `name`."),
     ]
 
@@ -31,6 +32,7 @@ class Header(FileComponent):
         failed: bool = False,
         temporary: bool = False,
         panels: Sequence[str] = (),
+        models: bool = False,
         menu: Sequence[str] = (),
         menu_label: str = "Menu",
         elem_id: str | None = None,
@@ -44,6 +46,7 @@ class Header(FileComponent):
             failed: show the status as a problem.
             temporary: mark the chat as temporary.
             panels: which of ``Header.PANELS`` have a button.
+            models: offer a button beside the status, to choose a model.
             menu: names of the entries of the menu. Empty: there is no menu.
             menu_label: what the menu is, for screen readers and as its tooltip.
 
@@ -61,6 +64,7 @@ class Header(FileComponent):
             failed=failed,
             temporary=temporary,
             panels=list(panels),
+            models=models,
             menu=list(menu),
             menu_label=menu_label,
         )

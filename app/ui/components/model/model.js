@@ -99,6 +99,12 @@ export class Model extends Component {
     this.refresh();
   }
 
+  /** Says what the field takes. @param {string} placeholder @param {string} hint */
+  describeField(placeholder, hint) {
+    this.input.placeholder = placeholder;
+    this.find("#dm-model-info").textContent = hint;
+  }
+
   /** A listener in Python failed, or did not reach the server. */
   async failed() {
     const sentence = await this.explain();

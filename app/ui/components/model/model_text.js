@@ -11,6 +11,7 @@
  * @property {boolean} remote
  * @property {any} model
  * @property {any} [stats]
+ * @property {import("../../shared/api_types.js").DownloadView | null} [download]
  * @property {number | null} [request]
  * @property {string | null} [error]
  */

@@ -53,6 +53,19 @@ export function introduction({ model, accounts }) {
   return `You are talking to ${model.name}, ${place}`;
 }
 
+/**
+ * What to say to a user whose model is the guide, and the name of the button beside it; nothing with another model.
+ * @param {PageOptions} options
+ * @returns {string[]}
+ */
+export function suggestion({ suggested_model: suggested, user }) {
+  if (suggested === null) return [];
+  const guide = "This model only knows Deskmate itself.";
+  if (user.role !== "admin") return [`${guide} Ask an admin for another one to chat about anything else.`];
+  const { title, size_mb: size, licence } = suggested;
+  return [`${guide} To chat about anything else, get ${title}, a small general model (${size} MB, ${licence}).`, "Get and load it"];
+}
+
 /** Says when conversations are deleted; empty where they are not. @param {PageOptions} options */
 export const retentionNote = ({ retention_days: days }) =>
   days === null ? "" : `Conversations without a message for ${days} days are deleted.`;

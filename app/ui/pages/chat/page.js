@@ -10,7 +10,8 @@ import { crossTab } from "./cross_tab.js";
 import { MessageCommands } from "./message_commands.js";
 import { Navigation } from "./navigation.js";
 import { OpenConversation } from "./open_conversation.js";
-import { CurrentOptions, introduction, loadOptions, retentionNote } from "./options.js";
+import { ModelSwitch } from "./model_switch.js";
+import { CurrentOptions, introduction, loadOptions, retentionNote, suggestion } from "./options.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
 import { Toast } from "./toast.js";
@@ -21,17 +22,20 @@ import { Turns } from "./turns.js";
 /** @import { Conversations } from "../../components/conversations/conversations.js" */
 /** @import { Header } from "../../components/header/header.js" */
 /** @import { Model } from "../../components/model/model.js" */
+/** @import { ModelMenu } from "../../components/model_menu/model_menu.js" */
 /** @import { PageOptions } from "../../shared/page_options.js" */
 
 /**
  * The page's components, by name.
- * @typedef {{header: Header, chat: Chat, composer: Composer, conversations: Conversations, model: Model}} Components
+ * @typedef {{header: Header, chat: Chat, composer: Composer, conversations: Conversations, model: Model,
+ *   modelMenu: ModelMenu}} Components
  */
 
 // When to look for the generated title of a new conversation, in ms after its first reply. Until then the title is the
 // start of the first message.
 const TITLE_CHECKS_MS = [1500, 4000, 10_000];
 
+const FIELD_WITH_ACCOUNTS = "A model found on the server, or a hub ID such as Qwen/Qwen3-0.6B. Conversations are kept.";
 const VIEWER_NOTE = "You have read-only access as a viewer. Ask an admin if you need to write.";
 
 class Page {
@@ -39,7 +43,7 @@ class Page {
 
   /** @param {PageOptions} options @param {Components} components */
   constructor(options, components) {
-    const { header, chat, composer, conversations, model } = components;
+    const { header, chat, composer, conversations, model, modelMenu } = components;
     this.composer = composer;
     this.model = model;
     this.chat = chat;
@@ -55,6 +59,14 @@ class Page {
       onReconnect: () => this.#catchUp(),
       withdrawError: (message) => composer.withdrawError(message),
     });
+    this.modelSwitch = new ModelSwitch(modelMenu, header, {
+      canChange: () => this.options.user.role === "admin",
+      modelName: () => this.options.model.name,
+      notify: (text) => this.toast.show(text),
+      onChange: () => this.modelChanged(),
+      broadcast: (type) => crossTab.broadcast(type),
+    });
+    modelMenu.props.can_change = options.user.role === "admin";
     if (options.user.role === "viewer") this.#makeReadOnly();
     this.settings = this.#makeSettings(options);
     this.conversations = this.#makeList(conversations);
@@ -176,8 +188,9 @@ class Page {
   }
 
   /** Handles the components' events. @param {Components} components */
-  #handle({ header, chat, composer, model }) {
+  #handle({ header, chat, composer, model, modelMenu }) {
     header.handle({
+      models_open: () => modelMenu.open(header.modelsButton),
       toggle: ({ panel }) => {
         this.panels.toggle(panel);
         if (panel === "settings") model.refresh();
@@ -192,11 +205,13 @@ class Page {
     });
     chat.handle({
       example_select: ({ text }) => composer.fill(text),
+      suggestion_select: () => this.#getSuggested(modelMenu, header),
       temporary: () => undefined, // asked of the welcome screen when the first message is sent
     });
     model.isOpen = () => this.panels.settings.open;
     model.canChange = () => this.options.user.role === "admin";
     model.explain = () => this.#explainFailure();
+    if (this.options.accounts) model.describeField("Model or hub ID", FIELD_WITH_ACCOUNTS);
     beforeServerListeners(() => api.health());
     model.handle({
       another_state: () => {
@@ -216,10 +231,12 @@ class Page {
       if (!isHandled) this.composer.stopReply();
     });
     crossTab.on("model-changed", () => this.modelChanged());
+    crossTab.on("model-download", () => this.modelSwitch.refresh());
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState !== "visible") return;
       this.refreshSoon();
       this.readiness.check();
+      if (this.options.model.is_downloading) this.modelSwitch.refresh();
       if (this.panels.settings.open) this.model.refresh();
     });
   }
@@ -245,9 +262,18 @@ class Page {
   #describeModel() {
     this.chat.setProps({
       introduction: introduction(this.options),
+      suggestion: suggestion(this.options),
       can_continue: this.options.model.can_continue, // not every model server can continue an incomplete reply
     });
     this.conversations.showNote(retentionNote(this.options));
+  }
+
+  /** Downloads the model that the welcome screen suggests; its menu shows the progress. @param {ModelMenu} menu @param {Header} header */
+  #getSuggested(menu, header) {
+    const suggested = this.options.suggested_model;
+    if (suggested === null) return;
+    if (!menu.isOpen) menu.open(header.modelsButton);
+    this.modelSwitch.download(suggested.name);
   }
 
   // A viewer can see conversations and their settings, but change nothing.
@@ -281,19 +307,20 @@ const component = (name) => whenMounted(name);
 
 /** Called once, after Gradio has rendered its components. */
 export async function start() {
-  const [header, chat, composer, conversations, model] = await Promise.all([
+  const [header, chat, composer, conversations, model, modelMenu] = await Promise.all([
     component("header"),
     component("chat"),
     component("composer"),
     component("conversations"),
     component("model"),
+    whenMounted("model_menu"),
   ]);
   await Promise.all([waitForElement(".dm-prompt-about"), waitForElement(".dm-show-settings")]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
   const options = await loadOptions((message) => composer.showError(message));
   await waitForSettings(options);
-  const page = new Page(options, { header, chat, composer, conversations, model });
+  const page = new Page(options, { header, chat, composer, conversations, model, modelMenu });
   composer.showError("");
   Object.assign(window, { deskmate: page }); // for the console, and for tests
   page.conversations.refresh();
@@ -301,6 +328,7 @@ export async function start() {
   page.refreshSoon.cancel(); // the list was requested above
   page.conversations.notifyListed(); // the list may have loaded first, with this conversation still unread
   page.readiness.check();
+  if (options.model.is_downloading) page.modelSwitch.refresh();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   composer.focus(); // only now: an invisible element can't take the focus
 }
