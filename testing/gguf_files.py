@@ -98,7 +98,7 @@ def write_gguf(
     config = model.config
     writer = gguf.GGUFWriter(path, conversion.architecture)
     _add_fields(writer, config, conversion)
-    add_vocabulary(writer, folder)
+    add_vocabulary(writer, folder, config.vocab_size)
     if edit is not None:
         edit(writer)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.architecture)
@@ -165,8 +165,8 @@ _SCALES = {
 """Format -> bytes within a block at which its float16 scales begin."""
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
-    """Adds a folder's tokenizer and chat template."""
+def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, rows: int) -> None:
+    """Adds a folder's tokenizer and chat template, and tokens that nothing uses up to the embedding's ``rows``."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     backend = tokenizer.backend_tokenizer
     is_byte_level = type(backend.decoder).__name__ == "ByteLevel"
@@ -179,6 +179,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
             kinds[index] = gguf.TokenType.CONTROL if added[index] else gguf.TokenType.USER_DEFINED
         elif not is_byte_level and token.startswith("<0x"):
             kinds[index] = gguf.TokenType.BYTE
+    tokens += [f"[PAD{index}]" for index in range(size, rows)]
+    kinds += [gguf.TokenType.UNUSED] * (rows - size)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     if is_byte_level:
@@ -188,7 +190,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
         return
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_scores([0.0 if kinds[index] != gguf.TokenType.NORMAL else -float(index) for index in range(size)])
+    writer.add_token_scores([0.0 if kinds[index] != gguf.TokenType.NORMAL else -float(index) for index in range(rows)])
     writer.add_add_bos_token(True)
     for name in ("bos", "eos", "unk"):
         token = getattr(tokenizer, f"{name}_token_id")

@@ -54,7 +54,7 @@ def architecture_of(model: GgufModel) -> Architecture:
     Raises:
         ModelLoadError: it is not supported.
     """
-    if model.architecture == "llama" and model.field("expert_count", 0):
+    if model.architecture == "llama" and model.integer("expert_count"):
         return _MIXTURE
     known = ARCHITECTURES.get(model.architecture)
     if known is None:

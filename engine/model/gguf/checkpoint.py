@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, first_line
 from engine.model.checkpoint import Checkpoint
 from engine.model.gguf.config import make_config, make_generation_config
 from engine.model.gguf.model_file import FLOATS, GgufModel, open_gguf
@@ -57,8 +57,11 @@ def open_tensors(model: GgufModel, config: Any) -> GgufSource:
     Raises:
         ModelLoadError: the file lacks tensors, or they do not fit the configuration.
     """
-    with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config)
+    try:
+        with torch.device("meta"):
+            module = AutoModelForCausalLM.from_config(config)
+    except (ValueError, TypeError, ArithmeticError, RuntimeError, AssertionError) as error:  # sizes that do not fit
+        raise ModelLoadError(f"The metadata of {model.path} is not valid: {first_line(error)}") from error
     return GgufSource(model, plan_parameters(module, model))
 
 

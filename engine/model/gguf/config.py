@@ -44,6 +44,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
 }
 """Field of the file -> names of the same in transformers' configurations; the first that the configuration has."""
+FRACTIONS = frozenset(key for key in FIELDS if key.endswith(("epsilon", "scale", "softcapping")))
 REQUIRED = (
     "context_length",
     "block_count",
@@ -68,20 +69,17 @@ def make_config(model: GgufModel) -> Any:
         ModelLoadError: the architecture is unknown, or fields are missing or not valid.
     """
     architecture = architecture_of(model)
-    _check_required(model)
+    _check_sizes(model)
     known = CONFIG_MAPPING[architecture.model_type]()
     fields: dict[str, Any] = {}
     for key, names in FIELDS.items():
         name = next((each for each in names if hasattr(known, each)), None)
-        value = _number(model, key)
+        value = model.number(key) if key in FRACTIONS else model.integer(key)
         if name is not None and value is not None:
             fields[name] = value
-    embeddings = model.tensors.get("token_embd.weight")
-    if embeddings is None or len(embeddings.shape) != 2:
-        raise ModelLoadError(f"{model.path} has no token_embd.weight of two dimensions, so it is no language model.")
     head_dim = _head_dim(model, fields)
     fields |= {
-        "vocab_size": embeddings.shape[0],
+        "vocab_size": model.tensors["token_embd.weight"].shape[0],
         "head_dim": head_dim,
         "tie_word_embeddings": "output.weight" not in model.tensors,
         "attention_bias": "blk.0.attn_q.bias" in model.tensors,
@@ -107,7 +105,7 @@ def make_generation_config(model: GgufModel, config: Any) -> GenerationConfig:
     for key, name in SAMPLING.items():
         value = model.metadata.get(f"general.sampling.{key}")
         if isinstance(value, int | float) and not isinstance(value, bool):
-            fields[name] = _shortest(value)
+            fields[name] = float(str(np.float32(value))) if isinstance(value, float) else value
     if fields:
         fields["do_sample"] = True
     try:
@@ -121,46 +119,37 @@ def make_generation_config(model: GgufModel, config: Any) -> GenerationConfig:
         raise ModelLoadError(f"The sampling fields of {model.path} are not valid: {first_line(error)}") from error
 
 
-def _check_required(model: GgufModel) -> None:
+def _check_sizes(model: GgufModel) -> None:
+    """Refuses sizes that the tensors do not have, before anything is made of so many layers or experts."""
     for key in REQUIRED:
-        value = model.field(key)
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        if not is_count and not isinstance(value, np.ndarray):
-            said = "has no" if value is None else f"has {str(value)[:20]} as"
-            raise ModelLoadError(f"{model.path} is incomplete: it {said} {model.architecture}.{key}.")
-
-
-def _number(model: GgufModel, key: str) -> Any:
-    """Returns a field's number; None if there is none. Where layers differ, there is an array."""
-    value = model.field(key)
-    if isinstance(value, np.ndarray):
-        if len(value) == 0 or (value != value[0]).any():
+        if not model.integer(key):
+            raise ModelLoadError(f"{model.path} is incomplete: it has no {model.architecture}.{key}.")
+    embeddings, router = model.tensors.get("token_embd.weight"), model.tensors.get("blk.0.ffn_gate_inp.weight")
+    if embeddings is None or len(embeddings.shape) != 2:
+        raise ModelLoadError(f"{model.path} has no token_embd.weight of two dimensions, so it is no language model.")
+    actual = {"block_count": model.num_layers, "embedding_length": embeddings.shape[1]}
+    if router is not None:
+        actual["expert_count"] = router.shape[0]
+    for key, value in actual.items():
+        stated = model.integer(key)
+        if stated != value:
             raise ModelLoadError(
-                f"The layers of {model.path} differ in {model.architecture}.{key}, which transformers' models of this "
-                "kind do not. Use the safetensors weights of the model."
+                f"{model.path} is damaged or incomplete: {model.architecture}.{key} is {stated}, and its tensors have "
+                f"{value}."
             )
-        value = value[0].item()
-    if value is None or isinstance(value, str | bool | list):
-        return None
-    return _shortest(value)
-
-
-def _shortest(value: int | float) -> int | float:
-    """Returns a number as it was before it became float32: 1e-05 instead of 9.999999747378752e-06."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _head_dim(model: GgufModel, fields: Mapping[str, Any]) -> int:
     """Returns the size of an attention head, from the projections' shapes if the file has no field for it."""
     heads = fields["num_attention_heads"]
     query, fused = model.tensors.get("blk.0.attn_q.weight"), model.tensors.get("blk.0.attn_qkv.weight")
-    stated = model.field("attention.key_length")
-    if stated is not None and stated != model.field("attention.value_length", stated):
+    stated, values = model.integer("attention.key_length"), model.integer("attention.value_length")
+    if stated is not None and values not in (None, stated):
         raise ModelLoadError(
-            f"The keys of {model.path} have {stated} numbers and its values {model.field('attention.value_length')}; "
-            "Deskmate reads models in which they are alike."
+            f"The keys of {model.path} have {stated} numbers and its values {values}; Deskmate reads models in which "
+            "they are alike."
         )
-    if isinstance(stated, int) and stated > 0:
+    if stated:
         return stated
     if query is not None:
         return query.shape[0] // heads or 1

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from engine.errors import ModelLoadError
 from engine.model.gguf.files import all_parts, model_name
 from engine.model.gguf.header import Header, TensorInfo, read_header
@@ -52,9 +54,42 @@ class GgufModel:
             sizes[info.format] += info.nbytes
         return max(sizes, key=sizes.__getitem__)
 
-    def field(self, key: str, default: Any = None) -> Any:
-        """Returns a field of the architecture, such as ``embedding_length``."""
-        return self.metadata.get(f"{self.architecture}.{key}", default)
+    @property
+    def num_layers(self) -> int:
+        """Number of layers whose tensors the files hold, as long as those are numbered without gaps."""
+        return len({name.split(".")[1] for name in self.tensors if name.startswith("blk.")})
+
+    def field(self, key: str) -> Any:
+        """Returns a field of the architecture, such as ``rope.scaling.type``; None if there is none."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+    def number(self, key: str) -> float | None:
+        """Returns a field that must be a number; None if there is none. Where layers may differ, there is an array.
+
+        Raises:
+            ModelLoadError: it is none, is not finite or is negative, or the layers differ.
+        """
+        value = self.field(key)
+        if isinstance(value, np.ndarray):
+            if len(value) == 0 or (value != value[0]).any():
+                raise ModelLoadError(
+                    f"The layers of {self.path} differ in {self.architecture}.{key}, which transformers' models of "
+                    "this kind do not. Use the safetensors weights of the model."
+                )
+            value = value[0].item()
+        if value is None:
+            return None
+        if isinstance(value, bool | str | list) or not 0 <= value < float("inf"):
+            raise ModelLoadError(f"{self.path} is damaged: {self.architecture}.{key} is {str(value)[:20]!r}.")
+        # as it was before it became float32: 1e-05 instead of 9.999999747378752e-06
+        return float(str(np.float32(value))) if isinstance(value, float) else int(value)
+
+    def integer(self, key: str) -> int | None:
+        """As :meth:`number`, for a field that must be a whole number below 2^31."""
+        value = self.number(key)
+        if value is not None and (not isinstance(value, int) or value >= 1 << 31):
+            raise ModelLoadError(f"{self.path} is damaged: {self.architecture}.{key} is {str(value)[:20]}.")
+        return value
 
 
 def open_gguf(path: Path) -> GgufModel:

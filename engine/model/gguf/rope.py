@@ -26,16 +26,20 @@ def rope_parameters(model: GgufModel, known: Any, head_dim: int, fields: dict[st
     """
     defaults = dict(getattr(known, "rope_parameters", None) or {})
     layered = {key: dict(value) for key, value in defaults.items() if isinstance(value, dict)}
-    theta = model.field("rope.freq_base")
+    theta = model.number("rope.freq_base")
+    if theta is not None and 0 < theta < 1:
+        raise ModelLoadError(f"{model.path} is damaged: {model.architecture}.rope.freq_base is {theta}.")
     scaling = _scaling(model, head_dim, fields)
     parameters: dict[str, Any] = {"rope_type": "default", **scaling}
-    parameters["rope_theta"] = float(theta) if theta is not None else _default_theta(defaults)
-    rotated = model.field("rope.dimension_count", head_dim)
+    parameters["rope_theta"] = float(theta) if theta else _default_theta(defaults)
+    rotated = model.integer("rope.dimension_count") or head_dim
     if rotated < head_dim:
         parameters["partial_rotary_factor"] = rotated / head_dim
     if not layered:
         return {"rope_parameters": parameters, **_copies(known, parameters)}
-    local = float(model.field("rope.freq_base_swa", layered["sliding_attention"].get("rope_theta", 10_000.0)))
+    local = float(
+        model.number("rope.freq_base_swa") or layered.get("sliding_attention", {}).get("rope_theta") or 10_000.0
+    )
     return {
         "rope_parameters": {
             "full_attention": parameters,
@@ -56,22 +60,22 @@ def _copies(known: Any, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scaling(model: GgufModel, head_dim: int, fields: dict[str, Any]) -> dict[str, Any]:
-    kind = model.field("rope.scaling.type", "none")
-    factor = float(model.field("rope.scaling.factor", 1.0))
-    original = model.field("rope.scaling.original_context_length")
+    kind = model.field("rope.scaling.type") or "linear"  # as in llama.cpp
+    factor = float(model.number("rope.scaling.factor") or 1.0)
+    original = model.integer("rope.scaling.original_context_length")
     if "rope_freqs.weight" in model.tensors:
         return _frequency_factors(model, head_dim, fields)
     if "rope_factors_short.weight" in model.tensors or "blk.0.rope_factors_short.weight" in model.tensors:
         return _long_rope(model, fields)
-    if kind == "linear" or (kind == "none" and factor not in (0.0, 1.0)):
-        return {"rope_type": "linear", "factor": factor}
+    if kind == "linear":
+        return {} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
         parameters: dict[str, Any] = {"rope_type": "yarn", "factor": factor}
         if original:
-            parameters["original_max_position_embeddings"] = int(original)
+            parameters["original_max_position_embeddings"] = original
         for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
-            value = model.field(f"rope.scaling.{theirs}")
-            if value is not None:
+            value = model.number(f"rope.scaling.{theirs}")
+            if value:
                 parameters[ours] = float(value)
         return parameters
     if kind in ("none", "longrope"):
@@ -82,7 +86,7 @@ def _scaling(model: GgufModel, head_dim: int, fields: dict[str, Any]) -> dict[st
 def _frequency_factors(model: GgufModel, head_dim: int, fields: dict[str, Any]) -> dict[str, Any]:
     """Recognises Llama 3's scaling in the factors that divide the frequencies; others are kept as they are."""
     factors = _read_floats(model, "rope_freqs.weight", head_dim // 2)
-    base = float(model.field("rope.freq_base", 10_000.0))
+    base = float(model.number("rope.freq_base") or 10_000.0)
     factor = float(factors.max())
     if np.allclose(factors, _llama3_factors(base, head_dim, factor), rtol=1e-4):
         return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
@@ -107,7 +111,7 @@ def _llama3_factors(base: float, head_dim: int, factor: float) -> Any:
 
 
 def _long_rope(model: GgufModel, fields: dict[str, Any]) -> dict[str, Any]:
-    original = int(model.field("rope.scaling.original_context_length", fields["max_position_embeddings"]))
+    original = model.integer("rope.scaling.original_context_length") or fields["max_position_embeddings"]
     prefix = "" if "rope_factors_short.weight" in model.tensors else "blk.0."
     parameters: dict[str, Any] = {
         "rope_type": "longrope",
@@ -116,8 +120,8 @@ def _long_rope(model: GgufModel, fields: dict[str, Any]) -> dict[str, Any]:
         "long_factor": _read_floats(model, f"{prefix}rope_factors_long.weight").tolist(),
         "original_max_position_embeddings": original,
     }
-    attention = model.field("rope.scaling.attn_factor")
-    if attention is not None:
+    attention = model.number("rope.scaling.attn_factor")
+    if attention:
         parameters["attention_factor"] = float(attention)
     return parameters
 
