@@ -72,6 +72,7 @@ def make_gguf(
     format_: str = "F32",
     *,
     hidden: int = 64,
+    pre: str = "gpt-2",
     edit: Edit | None = None,
     **options: Any,
 ) -> Path:
@@ -80,25 +81,31 @@ def make_gguf(
     Args:
         family: one of ``CONVERSIONS``.
         format_: GGML's name; rows that do not fill its blocks stay in F32.
+        pre: how a byte-level vocabulary splits text, by llama.cpp's name.
         edit: called with the writer before anything is written, to add fields.
         options: of :func:`testing.models.make_model`.
     """
     conversion = CONVERSIONS[family]
     config = {**conversion.config, **options.pop("config", {})}
     folder = make_model(path.with_suffix(""), family, hidden=hidden, config=config, **options)
-    write_gguf(folder, path, conversion, GGMLQuantizationType[format_], edit)
+    write_gguf(folder, path, conversion, GGMLQuantizationType[format_], pre, edit)
     return path
 
 
 def write_gguf(
-    folder: Path, path: Path, conversion: Conversion, kind: GGMLQuantizationType, edit: Edit | None = None
+    folder: Path,
+    path: Path,
+    conversion: Conversion,
+    kind: GGMLQuantizationType,
+    pre: str = "gpt-2",
+    edit: Edit | None = None,
 ) -> None:
     """Converts a folder of safetensors."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     config = model.config
     writer = gguf.GGUFWriter(path, conversion.architecture)
     _add_fields(writer, config, conversion)
-    add_vocabulary(writer, folder, config.vocab_size)
+    add_vocabulary(writer, folder, config.vocab_size, pre)
     if edit is not None:
         edit(writer)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.architecture)
@@ -165,7 +172,7 @@ _SCALES = {
 """Format -> bytes within a block at which its float16 scales begin."""
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, rows: int) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, rows: int, pre: str) -> None:
     """Adds a folder's tokenizer and chat template, and tokens that nothing uses up to the embedding's ``rows``."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     backend = tokenizer.backend_tokenizer
@@ -185,7 +192,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, rows: int) -> None:
     writer.add_token_types(kinds)
     if is_byte_level:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_bos_token_id(tokenizer.convert_tokens_to_ids("<|im_start|>"))
         gguf.SpecialVocab(folder, load_merges=True).add_to_gguf(writer)
         return
     writer.add_tokenizer_model("llama")
