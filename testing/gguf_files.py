@@ -244,3 +244,27 @@ def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     """Reorders the rows of a query or key projection to llama.cpp's rotary order."""
     rows = tensor.shape[0]
     return tensor.reshape(heads, 2, rows // heads // 2, -1).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def split_gguf(path: Path, stem: Path, count: int) -> list[Path]:
+    """Splits a file into ``count`` parts as llama.cpp's ``gguf-split`` does: only the first has the metadata."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    reader = gguf.GGUFReader(path)
+    parts = [Path(f"{stem}-{number + 1:05d}-of-{count:05d}.gguf") for number in range(count)]
+    for number, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, reader.fields["general.architecture"].contents())
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for key, field_ in reader.fields.items():
+            if number == 0 and not key.startswith("GGUF.") and key != "general.architecture":
+                writer.add_key_value(
+                    key, field_.contents(), field_.types[0], field_.types[-1] if len(field_.types) > 1 else None
+                )
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts

@@ -79,6 +79,9 @@ class Hub:
         self.older.append(self.commit)
         self.commit = f"{int(self.commit, 16) + 1:040x}"
 
+    def siblings(self) -> list[dict[str, str]]:
+        return [{"rfilename": file.name} for file in self.files()]
+
     def files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_file())
 
@@ -110,7 +113,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if hub.refuses is not None:
                 self._head(hub.refuses, 0, {"X-Error-Code": "GatedRepo"} if hub.refuses == HTTPStatus.FORBIDDEN else {})
             elif path in ("/api/models/somebody/model", "/api/models/somebody/model/revision/main"):
-                self._json({"id": "somebody/model", "sha": hub.commit, "siblings": []}, body=body)
+                self._json({"id": "somebody/model", "sha": hub.commit, "siblings": hub.siblings()}, body=body)
             elif (commit := path.removeprefix("/api/models/somebody/model/revision/")) in hub.older:
                 self._json({"id": "somebody/model", "sha": commit, "siblings": []}, body=body)
             elif path.startswith("/api/models/somebody/model/tree/"):
@@ -129,7 +132,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self._head(HTTPStatus.OK, len(content), {"X-Repo-Commit": hub.commit, "ETag": f'"{_oid(file)}"'})
             if not body:
                 return
-            weights = file.suffix == ".safetensors"
+            weights = file.suffix in (".safetensors", ".gguf")
             hub.sent += [file.name] if weights else []
             for at in range(0, len(content), CHUNK):
                 halfway = at <= len(content) // 2 < at + CHUNK

@@ -11,7 +11,8 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.model.adapters import adapter_alone, is_adapter_only
 from engine.model.checkpoints import mode_of, refuse_unreadable_weights
-from engine.model.gguf.files import file_in_folder, is_gguf
+from engine.model.gguf.files import file_in_folder, first_part, is_gguf, model_name
+from engine.model.gguf.header import read_header
 from engine.model.gguf.model_file import open_gguf
 from engine.outputs import ModelInfo
 from engine.settings import EngineSettings
@@ -37,9 +38,9 @@ def find_model(model: str) -> Path | str:
         for candidate in (path, PROJECT_ROOT / model):
             mode = mode_of(candidate)
             if stat.S_ISDIR(mode):
-                return _model_in_folder(candidate).resolve()
-            if stat.S_ISREG(mode) and is_gguf(candidate):
-                return open_gguf(candidate.resolve()).path
+                return _model_in_folder(candidate)
+            if stat.S_ISREG(mode) and (is_gguf(candidate) or _begins_as_gguf(candidate)):
+                return open_gguf(candidate.absolute()).path
         is_file = stat.S_ISREG(mode_of(path))
     except OSError as error:
         raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
@@ -60,7 +61,12 @@ def find_model(model: str) -> Path | str:
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
 
     try:
-        validate_repo_id(model)
+        repository, colon, quantization = model.partition(":")
+        validate_repo_id(repository)
+        if colon and not quantization:
+            raise ModelLoadError(
+                f"'{model}' names no quantization after the colon. Name one, such as {repository}:Q4_K_M."
+            )
     except HFValidationError as error:
         raise ModelLoadError(f"'{model}' is neither a model folder nor a hub id such as Qwen/Qwen3-0.6B.") from error
     return model
@@ -71,13 +77,10 @@ def expected_info(settings: EngineSettings) -> ModelInfo:
 
     The rest are placeholders. Never raises: loading the model reports what is wrong with it.
     """
-    folder = Path(settings.model).expanduser()
-    if not folder.is_dir():
-        folder = PROJECT_ROOT / settings.model
-    is_folder = folder.is_dir()
+    name, length = _stated(settings.model)
     return ModelInfo(
-        name=Path(settings.model).name if is_folder else settings.model,
-        max_model_len=settings.max_model_len or (_stated_length(folder) if is_folder else None) or UNKNOWN_LENGTH,
+        name=name,
+        max_model_len=settings.max_model_len or length or UNKNOWN_LENGTH,
         vocab_size=0,
         dtype="unknown",
         device="unknown",
@@ -86,6 +89,33 @@ def expected_info(settings: EngineSettings) -> ModelInfo:
         has_chat_template=True,
         served_names=settings.served_model_name,
     )
+
+
+def _stated(model: str) -> tuple[str, int | None]:
+    """Returns a model's name, and its context window if its files are here and tell."""
+    path = Path(model).expanduser()
+    if not path.exists():
+        path = PROJECT_ROOT / model
+    try:
+        if path.is_dir() and not (path / "config.json").is_file():
+            path = file_in_folder(path, sorted(os.listdir(path))) or path
+        if path.is_file():
+            return model_name(path), _stated_length_of_gguf(path)
+    except (OSError, ModelLoadError):
+        return model, None
+    return (Path(model).name, _stated_length(path)) if path.is_dir() else (model, None)
+
+
+def _stated_length_of_gguf(file: Path) -> int | None:
+    metadata = read_header(first_part(file), arrays=False).metadata
+    length = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _begins_as_gguf(file: Path) -> bool:
+    """Whether a file begins with GGUF's magic bytes: Ollama names its files by their hashes."""
+    with file.open("rb") as content:
+        return content.read(4) == b"GGUF"
 
 
 def _stated_length(folder: Path) -> int | None:
@@ -107,13 +137,13 @@ def _model_in_folder(folder: Path) -> Path:
     if not weights or "config.json" not in names:
         file = file_in_folder(folder, names)
         if file is not None:
-            return open_gguf(file.resolve()).path
+            return open_gguf(file.absolute()).path
     if "config.json" not in names:
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
     for name in weights:
         refuse_unreadable_weights(folder / name)
     if weights:
-        return folder
+        return folder.resolve()
     pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         raise ModelLoadError(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
+    HfHubHTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -24,6 +25,7 @@ from tqdm.auto import tqdm
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.adapters import adapter_alone, is_adapter_only
+from engine.model.gguf.files import files_of_quantization, is_gguf, quantization_in_name
 from engine.model.weights import Progress
 
 T = TypeVar("T")
@@ -50,15 +52,7 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
 
     def fetch() -> Path:
         try:
-            return Path(
-                snapshot_download(
-                    model,
-                    revision=revision,
-                    allow_patterns=_DESCRIPTION,
-                    ignore_patterns=["*/*"],  # subfolders hold other formats of the model
-                    tqdm_class=_SilentBar,
-                )
-            )
+            return _snapshot(model, revision, _DESCRIPTION)
         except LocalEntryNotFoundError as error:  # no network
             there = getattr(error, "snapshot_path", None)  # set by huggingface_hub 2.0 and later
             if there is None or not Path(there, "config.json").is_file():
@@ -70,9 +64,62 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
         if is_adapter_only(folder):
             raise adapter_alone(model, folder)
         raise ModelLoadError(
-            f"{model} has no config.json, so transformers cannot load it. GGUF files are not supported."
+            f"{model} has no config.json, so it is not a model of transformers. {_gguf_offer(model, folder)}"
         )
     return folder
+
+
+def fetch_gguf(model: str, revision: str | None, progress: Progress) -> Path:
+    """Downloads the GGUF files of a quantization, if they are missing, and returns the first in the hub's cache.
+
+    If the hub cannot be reached, the files in the cache are used.
+
+    Args:
+        model: hub id and quantization, ``org/repo:Q4_K_M``.
+        revision: branch, tag or commit; None for the main branch.
+        progress: as for :func:`fetch_weights`.
+
+    Raises:
+        ModelLoadError: as :func:`fetch_description`, or the repository has no such quantization.
+    """
+    repository, _, quantization = model.partition(":")
+
+    def look() -> tuple[Path, list[str]]:
+        try:
+            folder = _snapshot(repository, revision, [])
+        except LocalEntryNotFoundError as error:  # no network
+            there = getattr(error, "snapshot_path", None)  # as in fetch_description
+            if there is None:
+                raise
+            folder = Path(there)
+        try:
+            return folder, HfApi().list_repo_files(repository, revision=folder.name)
+        except HfHubHTTPError:
+            raise
+        except Exception as error:  # no network: an error of whichever HTTP library the hub's library uses
+            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+            if not names:
+                raise LocalEntryNotFoundError(first_line(error)) from error
+            return folder, names
+
+    folder, there = _fetched(repository, look, lambda: progress(f"Reading {model}", 0.0))
+    names = files_of_quantization(repository, quantization, there)
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        _download(repository, folder, missing, model, progress)
+    return folder / names[0]
+
+
+def _gguf_offer(model: str, folder: Path) -> str:
+    """Returns a sentence that says how to name the GGUF files of a repository, if it has some."""
+    try:
+        names = HfApi().list_repo_files(model, revision=folder.name)
+        quantizations = sorted({each for name in names if is_gguf(name) and (each := quantization_in_name(name))})
+    except Exception:  # the sentence is an offer; the error that matters is raised with or without it
+        quantizations = []
+    if not quantizations:
+        return "Choose a model that has one."
+    return f"It has GGUF files: name a quantization, such as {model}:{quantizations[0]} ({', '.join(quantizations)})."
 
 
 def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
@@ -88,12 +135,29 @@ def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
     missing = [name for name in _weight_files(folder) if not (folder / name).exists()]
     if not missing:
         return
+    _download(model, folder, missing, model, progress)
+
+
+def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
+    """Returns the folder of a commit in the cache, with the files at its top that the patterns match."""
+    return Path(
+        snapshot_download(
+            model,
+            revision=revision,
+            allow_patterns=patterns,
+            ignore_patterns=["*/*"],  # subfolders hold other formats of the model
+            tqdm_class=_SilentBar,
+        )
+    )
+
+
+def _download(model: str, folder: Path, names: list[str], shown: str, progress: Progress) -> None:
     download = _Download(model, folder.name)
     try:
-        _fetched(model, lambda: download.run(missing), lambda: progress(f"Downloading {model}", download.share))
+        _fetched(model, lambda: download.run(names), lambda: progress(f"Downloading {shown}", download.share))
     finally:
         download.is_cancelled = True
-    progress(f"Downloading {model}", 1.0)
+    progress(f"Downloading {shown}", 1.0)
 
 
 class _Download:
@@ -116,7 +180,8 @@ class _Download:
         if {file.path for file in files} != set(names):
             raise ModelLoadError(
                 f"{self._model} has no weights in *.safetensors files, or not all of them. Deskmate opens no other "
-                "weight files, because they can run arbitrary code. Choose a model that has them, or convert it with "
+                "weight files, because they can run arbitrary code, except GGUF files, if their quantization is named "
+                f"({self._model}:Q4_K_M). Choose a model that has them, or convert it with "
                 "model.save_pretrained(folder) in transformers."
             )
         self._total = max(sum(file.size for file in files), 1)

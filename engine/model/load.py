@@ -22,6 +22,7 @@ from engine.model.filled_module import fill_module
 from engine.model.folders import find_model
 from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
+from engine.model.hub import fetch_gguf
 from engine.model.position_check import check_positions
 from engine.model.probe import AttentionCalls, min_cache_window, probe_calls, run_probe_step
 from engine.model.quantization import LinearClasses, choose_linears
@@ -347,6 +348,8 @@ def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:
         ModelLoadError: they are missing, incomplete or damaged, or the model cannot run here.
     """
     source = find_model(settings.model)
+    if isinstance(source, str) and ":" in source:
+        return open_gguf_checkpoint(fetch_gguf(source, settings.revision, progress), settings, progress, name=source)
     if isinstance(source, Path) and source.is_file():
         return open_gguf_checkpoint(source, settings, progress)
     return open_folder(source, settings, progress)

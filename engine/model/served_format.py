@@ -52,6 +52,8 @@ def _chosen(settings: EngineSettings, checkpoint: Checkpoint, device: torch.devi
     is_open = settings.quantization == "auto" or (settings.quantization == "none" and settings.dtype == "auto")
     if checkpoint.quantized is not None and is_open:
         return _of_checkpoint(checkpoint.quantized, device, dtype)
+    if settings.quantization == "auto" and checkpoint.file_format not in (None, "F32", "F16", "BF16"):
+        return ServedFormat("none", f"the file is stored as {checkpoint.file_format}")
     if settings.quantization == "auto":
         return _that_fits(settings, checkpoint, device, dtype)
     return ServedFormat(settings.quantization)

@@ -22,24 +22,29 @@ from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
 
 
-def open_gguf_checkpoint(path: Path, settings: EngineSettings, progress: Progress) -> Checkpoint:
+def open_gguf_checkpoint(
+    path: Path, settings: EngineSettings, progress: Progress, name: str | None = None
+) -> Checkpoint:
     """Opens a model, given any of its files.
+
+    Args:
+        name: what the model is called by default; None for the file's name.
 
     Raises:
         ModelLoadError: a file is missing or damaged, or the model is of a kind that is not supported.
     """
-    name = settings.model
-    progress(f"Reading {name}", 0.0)
+    given = settings.model
+    progress(f"Reading {given}", 0.0)
     model = open_gguf(path)
     _refuse_requantizing(model, settings)
     config = make_config(model)
-    refuse_what_cannot_run(config, name)
+    refuse_what_cannot_run(config, given)
     tokenizer = make_tokenizer(model)
-    ChatTemplate(tokenizer).check(name)
+    ChatTemplate(tokenizer).check(given)
     tensors = open_tensors(model, config)
-    progress(f"Reading {name}", 1.0)
+    progress(f"Reading {given}", 1.0)
     return Checkpoint(
-        name=model.name,
+        name=name or model.name,
         config=config,
         tokenizer=tokenizer,
         generation_config=make_generation_config(model, config),
@@ -67,7 +72,7 @@ def open_tensors(model: GgufModel, config: Any) -> GgufSource:
 
 def _refuse_requantizing(model: GgufModel, settings: EngineSettings) -> None:
     is_quantized = any(info.format not in FLOATS for info in model.tensors.values())
-    if settings.quantization != "none" and is_quantized:
+    if settings.quantization not in ("none", "auto") and is_quantized:
         raise ModelLoadError(
             f"{settings.model} is already quantized ({model.number_format}). Use quantization=none, which keeps the "
             f"file's format, or a file in F16 or BF16 for quantization={settings.quantization}."
