@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.gguf.summary import GgufSummary, summarize_gguf
     from engine.model.load import prepare_model
+    from engine.model.quantized.writer import quantize_checkpoint
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
         WEIGHT_FORMATS,
@@ -121,6 +122,7 @@ __all__ = [
     "has_unused_adapter",
     "model_size",
     "prepare_model",
+    "quantize_checkpoint",
     "run_in_daemon_thread",
     "summarize_gguf",
 ]
@@ -143,6 +145,7 @@ _MODULES = {
     "has_unused_adapter": "engine.model.adapters",
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
+    "quantize_checkpoint": "engine.model.quantized.writer",
     "run_in_daemon_thread": "engine.runtime.background",
     "summarize_gguf": "engine.model.gguf.summary",
 }

@@ -1,4 +1,4 @@
-"""The ``deskmate`` command line: ``serve``, ``export``, ``import``, ``doctor``, ``db``, ``model`` and ``user``.
+"""The ``deskmate`` command line: ``serve``, ``quantize``, ``export``, ``import``, ``doctor``, ``db``, ``model`` and so on.
 
 Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """
@@ -156,6 +156,33 @@ def import_conversations(
     from app.cli.transfer import import_from
 
     typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file, user)))
+
+
+@cli.command()
+def quantize(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder with safetensors, or a hub id.")],
+    to: Annotated[Literal["int4", "int8"], typer.Option("--to", help="The number format of the linear layers.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write: a new one, or an empty one.")],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text", metavar="FILE", help="The text to measure perplexity on; by default Deskmate's documentation."
+        ),
+    ] = None,
+    perplexity: Annotated[
+        bool,
+        typer.Option(
+            "--perplexity/--no-perplexity",
+            help="Measure perplexity before and after, which loads the whole unquantized model.",
+        ),
+    ] = True,
+) -> None:
+    """Write a quantized copy of a model as compressed-tensors, which Deskmate, vLLM and transformers read."""
+    from app.cli.quantize import quantize as quantized
+    from app.cli.quantize import read_text
+
+    for line in quantized(model, to, out, read_text(text) if perplexity else None):
+        typer.echo(line)
 
 
 @cli.command()

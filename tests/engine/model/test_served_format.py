@@ -14,6 +14,7 @@ from engine.model import served_format
 from engine.model.load import LoadedModel
 from engine.model.sizing import WEIGHT_FORMATS, model_size
 from testing import quantized
+from testing.gguf_files import make_gguf
 from testing.models import make_model
 from testing.native import needs_8_bits
 from testing.quantized import Packing, save_quantized
@@ -105,6 +106,12 @@ async def test_what_is_known_of_the_model_says_which_format_and_why(llama: Path,
     async with Engine(EngineSettings(model=str(tmp_path / "quantized"), device="cpu", native=False)) as engine:
         assert engine.info.dtype.startswith("int8 and ")
         assert "int-quantized" in str(engine.info.quantization_reason)
+
+
+def test_a_gguf_file_keeps_its_own_format(tmp_path: Path) -> None:
+    model = load(make_gguf(tmp_path / "tiny-Q8_0.gguf", "llama", "Q8_0"), quantization="auto")
+    assert model.quantization == "none"
+    assert "Q8_0" in str(model.quantization_reason)
 
 
 def test_a_device_without_the_format_serves_dequantized_weights(
