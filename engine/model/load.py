@@ -27,7 +27,7 @@ from engine.model.position_check import check_positions
 from engine.model.probe import AttentionCalls, min_cache_window, probe_calls, run_probe_step
 from engine.model.quantization import LinearClasses, choose_linears
 from engine.model.quantized import DequantizedSource
-from engine.model.quantized.module import load_dequantized
+from engine.model.quantized.module import check_weights, load_dequantized
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
@@ -155,6 +155,8 @@ def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Deco
     if settings.quantization != "auto":
         choose_linears(settings.quantization, device, dtype)  # what cannot run is refused before anything is downloaded
     checkpoint = open_checkpoint(settings, progress)
+    if isinstance(checkpoint.tensors, DequantizedSource):
+        check_weights(checkpoint.config, checkpoint.tensors)
     served = choose_served_format(settings, checkpoint, device, dtype)
     settings = settings.model_copy(update={"quantization": served.quantization})
     linear_classes = choose_linears(settings.quantization, device, dtype)

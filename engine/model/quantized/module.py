@@ -32,7 +32,6 @@ def load_dequantized(
     """
     found: Any = AutoModelForCausalLM._model_mapping[type(config)]
     architecture = found[0] if isinstance(found, tuple) else found
-    source.check(_parameter_shapes(architecture, config))
     log.info(
         "%s is stored as %s: %d weights are dequantized while loading",
         name,
@@ -82,8 +81,12 @@ class _Unread:
         return tensor
 
 
-def _parameter_shapes(architecture: Any, config: Any) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the model's parameters by name, from a model without numbers."""
+def check_weights(config: Any, source: DequantizedSource) -> None:
+    """Checks a quantized checkpoint against itself and the model, before any weight is dequantized.
+
+    Raises:
+        ModelLoadError: see :meth:`DequantizedSource.check`.
+    """
     with torch.device("meta"):
-        module = architecture._from_config(config)
-    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        module = AutoModelForCausalLM.from_config(config)
+    source.check({name: tuple(parameter.shape) for name, parameter in module.named_parameters()})
