@@ -18,6 +18,7 @@ class AffineWeight:
     codes: Tensor  #: int8 or uint8 ``[outputs, inputs]``
     scales: Tensor  #: ``[outputs, groups]``
     zero_points: Tensor | None  #: int8, uint8 or int16 ``[outputs, groups]``; None for 0
+    bits: int  #: of a code
     group_of_input: Tensor | None = None  #: int64 ``[inputs]``; None if groups are successive inputs
 
     def dense(self, dtype: torch.dtype) -> Tensor:

@@ -52,12 +52,14 @@ class AwqFormat:
         return outputs, inputs
 
     def dequantize(self, _name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
-        return self.affine(parts).dense(dtype)
+        return self.affine(_name, parts).dense(dtype)
 
-    def affine(self, parts: Parts) -> AffineWeight:
+    def affine(self, _name: str, parts: Parts) -> AffineWeight:
         """Returns a weight's codes, scales and zero points."""
         codes = _unpack_outputs(parts["qweight"]).t().contiguous()
-        return AffineWeight(codes, parts["scales"].t().contiguous(), _unpack_outputs(parts["qzeros"]).t().contiguous())
+        return AffineWeight(
+            codes, parts["scales"].t().contiguous(), _unpack_outputs(parts["qzeros"]).t().contiguous(), 4
+        )
 
 
 def _unpack_outputs(words: Tensor) -> Tensor:

@@ -49,6 +49,9 @@ class Bitsandbytes8BitFormat:
         require_finite(f"{name.removesuffix('.weight')}.SCB", scales)
         return tuple(weight.shape)
 
+    def affine(self, _name: str, _parts: Parts) -> None:
+        return None
+
     def dequantize(self, _name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
         weight, scales = parts["weight"], parts["scales"].float().unsqueeze(1)
         dense = torch.empty(weight.shape, dtype=dtype)
@@ -108,6 +111,9 @@ class Bitsandbytes4BitFormat:
         require_shape(f"{name}.nested_quant_map", parts["nested_quant_map"], (256,), "8 bits")
         require_finite(f"{name}.nested_absmax", parts["nested_absmax"])
         return shape
+
+    def affine(self, _name: str, _parts: Parts) -> None:
+        return None
 
     def dequantize(self, name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
         state = _State.read(name, parts["state"])

@@ -137,11 +137,13 @@ class CompressedTensorsFormat:
             block = {"block": scheme.block, "channel": (1, weight.shape[1])}.get(scheme.strategy, tuple(weight.shape))
             scale = parts["scale"]
             return multiply_blocks(weight, scale.unsqueeze(1) if scale.ndim == 1 else scale, block, dtype)
-        return self.affine(name, parts).dense(dtype)
+        return self._affine(name, parts, scheme).dense(dtype)
 
-    def affine(self, name: str, parts: Parts) -> AffineWeight:
-        """Returns the codes, scales and zero points of a weight of integers."""
+    def affine(self, name: str, parts: Parts) -> AffineWeight | None:
         scheme = self._scheme(name)
+        return None if scheme.is_float else self._affine(name, parts, scheme)
+
+    def _affine(self, name: str, parts: Parts, scheme: Scheme) -> AffineWeight:
         outputs, inputs = self.shape(name, parts)
         if "packed" in parts:
             codes = (unpack(parts["packed"], scheme.bits)[:, :inputs].short() - 2 ** (scheme.bits - 1)).to(torch.int8)
@@ -153,7 +155,8 @@ class CompressedTensorsFormat:
         order = parts.get("order")
         if order is not None:
             order = None if bool((order < 0).any()) else order.long()  # -1 everywhere: not used
-        return AffineWeight(codes, scales, None if zeros is None else zeros.expand(outputs, grid[1]), order)
+        zeros = None if zeros is None else zeros.expand(outputs, grid[1])
+        return AffineWeight(codes, scales, zeros, scheme.bits, order)
 
     def _zero_points(self, zeros: Tensor, scheme: Scheme, grid: tuple[int, int]) -> Tensor:
         if zeros.dtype is torch.int8:

@@ -54,6 +54,9 @@ class Float8Format:
             )
         return tuple(weight.shape)
 
+    def affine(self, _name: str, _parts: Parts) -> None:
+        return None
+
     def dequantize(self, _name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
         return multiply_blocks(parts["weight"], parts["scale"], self.block or tuple(parts["weight"].shape[-2:]), dtype)
 

@@ -73,9 +73,9 @@ class GptqFormat:
         return outputs, inputs
 
     def dequantize(self, _name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
-        return self.affine(parts).dense(dtype)
+        return self.affine(_name, parts).dense(dtype)
 
-    def affine(self, parts: Parts) -> AffineWeight:
+    def affine(self, _name: str, parts: Parts) -> AffineWeight:
         """Returns a weight's codes, scales and zero points."""
         scales = parts["scales"].t().contiguous()
         zeros = parts["qzeros"] if self.is_v2 else parts["qzeros"] + _ONES[self.bits]  # as GPTQModel: it wraps around
@@ -83,6 +83,7 @@ class GptqFormat:
             unpack(parts["qweight"].t(), self.bits),
             scales,
             unpack(zeros, self.bits)[:, : len(scales)].t().contiguous(),
+            self.bits,
             self._order(parts.get("g_idx")),
         )
 

@@ -52,6 +52,9 @@ class Mxfp4Format:
             raise InvalidQuantization(f"{bad:,} of the {scales.numel():,} scales in {name}_scales are not numbers")
         return experts, groups * 2 * _BLOCK_BYTES, outputs
 
+    def affine(self, _name: str, _parts: Parts) -> None:
+        return None
+
     def dequantize(self, _name: str, parts: Parts, dtype: torch.dtype) -> Tensor:
         blocks, scales = parts["blocks"], parts["scales"]
         experts, outputs, groups, _ = blocks.shape

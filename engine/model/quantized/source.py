@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError, first_line
+from engine.model.quantized.affine import AffineWeight
+from engine.model.quantized.blocks import to_blocks
 from engine.model.tensors import BlockTensor, TensorSource
 
 Parts = Mapping[str, Tensor]
@@ -69,6 +71,9 @@ class QuantizedFormat(Protocol):
     def dequantize(self, name: str, parts: Parts, dtype: torch.dtype, /) -> Tensor:
         """Returns a dense weight. Its stored tensors have been checked."""
 
+    def affine(self, name: str, parts: Parts, /) -> AffineWeight | None:
+        """Returns a weight's codes, scales and zero points; None if the format has no such form."""
+
 
 class DequantizedSource:
     """A :class:`~engine.model.tensors.TensorSource` of dense tensors over the tensors of a quantized checkpoint.
@@ -80,6 +85,8 @@ class DequantizedSource:
         checkpoint_format: how they are quantized.
         model: the model's name, for messages.
         dtype: of the dense tensors that were quantized; the others are as the checkpoint stores them.
+        in_blocks: weights come as :class:`~engine.model.tensors.BlockTensor` where blocks hold them
+            (:mod:`engine.model.quantized.blocks`).
     """
 
     def __init__(
@@ -88,11 +95,14 @@ class DequantizedSource:
         checkpoint_format: QuantizedFormat,
         model: str,
         dtype: torch.dtype = torch.float32,
+        *,
+        in_blocks: bool = False,
     ) -> None:
         self._stored = stored
         self.format = checkpoint_format
         self._model = model
         self._dtype = dtype
+        self._in_blocks = in_blocks
         names = list(stored.names())
         self._weights = checkpoint_format.weights(names)
         of_weights = {part for parts in self._weights.values() for part in parts.values()}
@@ -104,6 +114,10 @@ class DequantizedSource:
     def in_dtype(self, dtype: torch.dtype) -> DequantizedSource:
         """Returns the same tensors in another data type."""
         return DequantizedSource(self._stored, self.format, self._model, dtype)
+
+    def in_blocks(self) -> DequantizedSource:
+        """Returns the same tensors, in blocks where blocks hold them."""
+        return DequantizedSource(self._stored, self.format, self._model, self._dtype, in_blocks=True)
 
     def quantized_names(self) -> Sequence[str]:
         """Returns the names of the weights that are stored quantized."""
@@ -126,6 +140,11 @@ class DequantizedSource:
         try:
             parts = self._read_parts(name)
             self.format.shape(name, parts)
+            if self._in_blocks:
+                affine = self.format.affine(name, parts)
+                blocks = None if affine is None else to_blocks(affine)
+                if blocks is not None:
+                    return blocks
             return self.format.dequantize(name, parts, self._dtype)
         except InvalidQuantization as error:
             raise self._refused(error) from error

@@ -11,7 +11,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from engine.model.gguf.dequantize import dequantize
 from engine.model.quantized import DequantizedSource, read_format
+from engine.model.tensors import BlockTensor
 
 CHECKPOINTS = sorted((Path(__file__).parent / "checkpoints").glob("*.safetensors"))
 
@@ -55,3 +57,43 @@ def test_what_a_published_packer_wrote(file: Path) -> None:
         torch.testing.assert_close(dense, written.expected, atol=0, rtol=2e-3)
     else:
         assert torch.equal(dense, written.expected)
+
+
+BLOCKS = {
+    "Q4_0": {
+        "gptq-4--1-sym-gptq",
+        "gptq-4-32-sym-gptq",
+        "compressed-tensors-w4a16-32",
+        "compressed-tensors-w4a16-channel",
+    },
+    "Q4_1": {
+        *(f"awq-{group}" for group in (32, 64, 128, -1)),
+        "compressed-tensors-w4a16-128-asym",
+        *(f"gptq-4-{case}" for case in ("64-asym-gptq", "64-asym-auto-round", "128-asym-gptq_v2")),
+    },
+    "Q8_0": {
+        "gptq-8-128-sym-gptq",
+        *(f"compressed-tensors-{case}" for case in ("w8a16-channel", "w8a8-channel", "w8a8-tensor")),
+    },
+}
+
+
+@pytest.mark.parametrize("file", CHECKPOINTS, ids=lambda file: file.stem)
+def test_groups_are_blocks_of_llama_cpp(file: Path) -> None:
+    """Read back by llama.cpp's own package."""
+    written = Written(file)
+    source = DequantizedSource(written, read_format(written.config, "model"), "model")
+    (name,) = source.names()
+    dense, got = source.read(name), source.in_blocks().read(name)
+    assert isinstance(dense, Tensor)
+    expected = next((format_ for format_, names in BLOCKS.items() if file.stem in names), None)
+    if expected is None:
+        assert isinstance(got, Tensor), "no blocks hold it"
+        assert torch.equal(got, dense)
+        return
+    assert isinstance(got, BlockTensor)
+    assert got.format == expected
+    if expected == "Q4_1":  # its minimum is rounded; the farthest number from zero is at least half of it
+        assert bool(((dequantize(got) - dense).abs() <= 2.0**-10 * dense.abs().amax(1, keepdim=True)).all())
+    else:
+        assert torch.equal(dequantize(got), dense)
