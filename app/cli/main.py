@@ -1,4 +1,4 @@
-"""The ``deskmate`` command line: ``serve``, ``quantize``, ``export``, ``import``, ``doctor``, ``db``, ``model`` and so on.
+"""The ``deskmate`` command line: ``serve``, ``model``, ``quantize``, ``doctor``, ``db``, ``user``, export and import.
 
 Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """

@@ -33,6 +33,8 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
         f"KV cache in bf16: {size.cache_per_token / 1024:,.0f} KiB for a token, {_gb(each)} GB for a conversation of "
         f"{context:,} tokens, {_gb(users * each)} GB for {users}."
     )
+    if size.stored is not None:
+        yield from wrap(size.stored, WIDTH)
     if size.window is not None and size.window < context:
         yield f"Layers with a sliding window keep at most {size.window:,} tokens of a conversation."
     yield ""

@@ -20,7 +20,8 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/
 RESERVE = 1.2
 """Memory that must be free, as a multiple of the weights: the engine's own limit for loading a model."""
 #: Memory of plain weights once the engine has quantized them, as a share of bfloat16's; embeddings stay as they are.
-_QUANTIZED = {"int8": 0.55, "fp8": 0.55, "int4": 0.4}
+#: ``auto`` takes the smallest if it must.
+_QUANTIZED = {"int8": 0.55, "fp8": 0.55, "int4": 0.4, "auto": 0.4}
 _PLAIN = ("BF16", "F16", "F32")
 _CACHED_BYTES = 64 * 2**20
 _BUFFER_BYTES = 64 * 2**20  # per thread: far more than a share of the last cache

@@ -21,6 +21,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.errors import InvalidRequestError, ModelLoadError, first_line
+from engine.model.quantized import read_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class ModelSize:
     is_tied: bool  #: the output layer shares its weights with the embeddings
     layers: tuple[CacheLayer, ...]
     max_context: int
+    stored: str | None = None  #: of a quantized checkpoint: the sentence that says how it is stored and served
 
     def weights(self, number_format: WeightFormat, kept_bytes: int = _BF16_BYTES) -> int:
         """Returns the size of the weights in a format.
@@ -147,7 +149,20 @@ def size_of_config(config: Any, model: str) -> ModelSize:
         )
     layers = _cache_layers(text, model)
     context = getattr(text, "max_position_embeddings", None) or 0
-    return ModelSize(model, **_count(config, model), layers=layers, max_context=context)
+    return ModelSize(model, **_count(config, model), layers=layers, max_context=context, stored=_stored(config, model))
+
+
+def _stored(config: Any, model: str) -> str | None:
+    """Returns a sentence on how a quantized checkpoint is stored and served; None for other checkpoints."""
+    fields = getattr(config, "quantization_config", None)
+    if fields is None:
+        return None
+    try:
+        found = read_format(fields if isinstance(fields, Mapping) else fields.to_dict(), model)
+    except ModelLoadError as error:  # a server may read what this engine does not
+        return str(error)
+    served = "int8, or fp8 on a GPU" if found.is_float else "int8" if found.bits == 8 else "int4"
+    return f"The checkpoint is stored as {found.label}; Deskmate serves it as {served}."
 
 
 def count_parameters(config: Any, model: str) -> int:

@@ -233,3 +233,24 @@ def test_a_model_that_is_not_here(name: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["doctor", "--size", name])
     assert "neither a folder nor a model in the local cache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128},
+            "AWQ (4 bits, groups of 128); Deskmate serves it as int4.",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "128 x 128); Deskmate serves it as int8, or fp8"),
+        ({"quant_method": "aqlm"}, "quantized with aqlm, which Deskmate does not read"),
+    ],
+)
+def test_a_quantized_checkpoint_is_named(
+    fields: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write(tmp_path / "model", small("llama", quantization_config=fields))
+    with pytest.raises(SystemExit):
+        main(["doctor", "--size", model, "--context", "64"])
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert model_size(model).parameters == model_size(write(tmp_path / "dense", small("llama"))).parameters

@@ -1,0 +1,40 @@
+"""Whether a model's weights fit into memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from app.models import performance
+from app.models.local_model import LocalModel, Source, Weights
+from engine import EngineSettings
+
+SIZE = 10**9
+
+
+def model(format_: str) -> LocalModel:
+    weights = Weights(format_, SIZE, SIZE, 4096)
+    return LocalModel(name="model", source=Source.MODELS_DIR, target="folder", size_bytes=SIZE, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("format_", "quantization", "share"),
+    [
+        ("BF16", "none", 1.0),
+        ("BF16", "int8", 0.55),
+        ("BF16", "auto", 0.4),  # int4, if it must
+        ("AWQ 4-bit", "auto", 1.0),
+        ("AWQ 4-bit", "none", 1.0),
+    ],
+)
+def test_the_memory_that_weights_take(
+    format_: str, quantization: Literal["none", "int8", "auto"], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performance, "may_have_gpu", lambda: False)
+    settings = EngineSettings(quantization=quantization)
+    assert performance.needed_bytes(model(format_), settings) == int(SIZE * share)
+    monkeypatch.setattr(performance, "available_host_memory", lambda: int(SIZE * share) - 1)
+    assert performance.memory_problem(model(format_), settings) is not None
+    monkeypatch.setattr(performance, "available_host_memory", lambda: int(SIZE * share))
+    assert performance.memory_problem(model(format_), settings) is None
