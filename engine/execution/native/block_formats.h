@@ -21,8 +21,8 @@
 //   scales  [blocks], of each block: d [16 outputs], dmin or m [16 outputs], and the formats' integers [12 or 16, 16
 //           outputs], six bits packed as in the file
 //
-// Instruction sets: arithmetic is on vectors of the processor's own size, a part of a panel's 16 outputs: all of them
-// with AVX-512, 8 with AVX2, else 4.
+// Instruction sets: arithmetic is on registers, parts of a panel's 16 outputs (microkernel.h). Products of bytes use AVX512-VNNI or AVX-VNNI (vpdpbusd), AVX2 (vpmaddubsw), ARM's
+// DotProd (sdot), else shifts and int32 multiplies.
 #pragma once
 
 #include <type_traits>
@@ -32,6 +32,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 struct blocks;  // names the number format in which each panel has a block format of its own
@@ -48,50 +50,50 @@ constexpr int64_t kGroupWords = kGroup / 4;
 
 // ---- Parts of a panel -----------------------------------------------------------------------------------------------
 
-typedef float PartFloats __attribute__((vector_size(kPartLanes * 4)));
-typedef int32_t PartInts __attribute__((vector_size(kPartLanes * 4)));
 typedef uint16_t PartHalves __attribute__((vector_size(kPartLanes * 2)));
 typedef uint8_t PartBytes __attribute__((vector_size(kPartLanes)));
 typedef int8_t PartSignedBytes __attribute__((vector_size(kPartLanes)));
 
 // Returns a * b + c, rounded once where the processor can: written out, so that it never depends on the compiler's
 // choice, which may differ between kernels of different numbers of rows.
-inline PartFloats multiply_add(PartFloats a, PartFloats b, PartFloats c) {
+inline FloatPart multiply_add(FloatPart a, FloatPart b, FloatPart c) {
 #if defined(__AVX512F__)
-    return PartFloats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+    return FloatPart(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
 #elif defined(__AVX2__) && defined(__FMA__)
-    return PartFloats(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+    return FloatPart(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#elif defined(__aarch64__)
+    return FloatPart(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
 #else
     return a * b + c;
 #endif
 }
 
-inline PartInts widen_bytes(const uint8_t* from) {
+inline IntPart widen_bytes(const uint8_t* from) {
 #if defined(__AVX512F__)
-    return PartInts(_mm512_cvtepu8_epi32(__m128i(load<PartBytes>(from))));
+    return IntPart(_mm512_cvtepu8_epi32(__m128i(load<PartBytes>(from))));
 #elif defined(__AVX2__)
-    return PartInts(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+    return IntPart(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #else
-    return __builtin_convertvector(load<PartBytes>(from), PartInts);
+    return __builtin_convertvector(load<PartBytes>(from), IntPart);
 #endif
 }
 
-inline PartFloats to_floats(PartInts numbers) { return __builtin_convertvector(numbers, PartFloats); }
-inline PartFloats bytes_to_floats(const uint8_t* from) { return to_floats(widen_bytes(from)); }
-inline PartFloats signed_bytes_to_floats(const uint8_t* from) { return to_floats(widen_bytes(from) << 24 >> 24); }
+inline FloatPart to_floats(IntPart numbers) { return __builtin_convertvector(numbers, FloatPart); }
+inline FloatPart bytes_to_floats(const uint8_t* from) { return to_floats(widen_bytes(from)); }
+inline FloatPart signed_bytes_to_floats(const uint8_t* from) { return to_floats(widen_bytes(from) << 24 >> 24); }
 
 // Returns float16 numbers as float32.
-inline PartFloats halves_to_floats(const uint8_t* from) {
+inline FloatPart halves_to_floats(const uint8_t* from) {
 #if defined(__AVX512F__)
-    return PartFloats(_mm512_cvtph_ps(__m256i(load<PartHalves>(from))));
+    return FloatPart(_mm512_cvtph_ps(__m256i(load<PartHalves>(from))));
 #elif defined(__AVX2__) && defined(__F16C__)
-    return PartFloats(_mm256_cvtph_ps(__m128i(load<PartHalves>(from))));
+    return FloatPart(_mm256_cvtph_ps(__m128i(load<PartHalves>(from))));
 #else
-    const PartInts bits = __builtin_convertvector(load<PartHalves>(from), PartInts);
-    const PartInts magnitude = (bits & 0x7fff) << 13;
-    const PartInts finite = PartInts(PartFloats(magnitude) * 0x1p112f);  // moves the exponent, of denormals too
-    const PartInts infinite = PartInts{} + 0x7f800000 + (magnitude & 0x007fffff);
-    return PartFloats(((bits & 0x7c00) == 0x7c00 ? infinite : finite) | (bits & 0x8000) << 16);
+    const IntPart bits = __builtin_convertvector(load<PartHalves>(from), IntPart);
+    const IntPart magnitude = (bits & 0x7fff) << 13;
+    const IntPart finite = IntPart(FloatPart(magnitude) * 0x1p112f);  // moves the exponent, of denormals too
+    const IntPart infinite = IntPart{} + 0x7f800000 + (magnitude & 0x007fffff);
+    return FloatPart(((bits & 0x7c00) == 0x7c00 ? infinite : finite) | (bits & 0x8000) << 16);
 #endif
 }
 
@@ -107,11 +109,11 @@ constexpr bool kHasUnsignedCodes = false;
 // Adds the products of each output's four codes with four numbers of a row (int8, -127 to 127). Codes are unsigned and
 // at most 127, or 8 bits as kHasUnsignedCodes says.
 template <bool kIs8Bit>
-inline void add_products(PartInts& sums, PartInts codes, int32_t row) {
+inline void add_products(IntPart& sums, IntPart codes, int32_t row) {
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
-    sums = PartInts(_mm512_dpbusd_epi32(__m512i(sums), __m512i(codes), _mm512_set1_epi32(row)));
+    sums = IntPart(_mm512_dpbusd_epi32(__m512i(sums), __m512i(codes), _mm512_set1_epi32(row)));
 #elif !defined(__AVX512F__) && defined(__AVXVNNI__)
-    sums = PartInts(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(codes), _mm256_set1_epi32(row)));
+    sums = IntPart(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(codes), _mm256_set1_epi32(row)));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
     __m256i left = __m256i(codes), right = _mm256_set1_epi32(row);
     if constexpr (kIs8Bit) {  // -128 becomes 128: two products add up to at most 2 * 128 * 127, which int16 holds
@@ -119,10 +121,12 @@ inline void add_products(PartInts& sums, PartInts codes, int32_t row) {
         left = _mm256_abs_epi8(left);
     }
     const __m256i pairs = _mm256_maddubs_epi16(left, right);
-    sums += PartInts(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    sums += IntPart(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    sums = IntPart(vdotq_s32(int32x4_t(sums), int8x16_t(codes), int8x16_t(vdupq_n_s32(row))));
 #else
     for (int shift = 0; shift < 32; shift += 8) {
-        const PartInts code = kIs8Bit ? codes << (24 - shift) >> 24 : codes >> shift & 0xff;
+        const IntPart code = kIs8Bit ? codes << (24 - shift) >> 24 : codes >> shift & 0xff;
         sums += code * (row << (24 - shift) >> 24);
     }
 #endif
@@ -133,21 +137,21 @@ inline void add_products(PartInts& sums, PartInts codes, int32_t row) {
 // How a group's codes are unpacked to words of four: from is the part's first word.
 constexpr int64_t kVectorBytes = kLanes * 4;
 
-inline PartInts load_codes(const uint8_t* from, int64_t vector) { return load<PartInts>(from + vector * kVectorBytes); }
+inline IntPart load_codes(const uint8_t* from, int64_t vector) { return load<IntPart>(from + vector * kVectorBytes); }
 
 template <int64_t kHighBits>
 struct NibbleCodes {
     static constexpr bool kIs8Bit = false;
     static constexpr int64_t kCodeVectors = 4 + kHighBits;
 
-    static void unpack(const uint8_t* from, PartInts (&words)[kGroupWords]) {
+    static void unpack(const uint8_t* from, IntPart (&words)[kGroupWords]) {
         for (int64_t i = 0; i < kGroupWords / 2; ++i) {
-            const PartInts both = load_codes(from, i);
+            const IntPart both = load_codes(from, i);
             words[i] = both & 0x0f0f0f0f;
             words[i + kGroupWords / 2] = both >> 4 & 0x0f0f0f0f;
         }
         if constexpr (kHighBits == 1) {
-            const PartInts bits = load_codes(from, 4);
+            const IntPart bits = load_codes(from, 4);
 #pragma GCC unroll 8
             for (int64_t w = 0; w < kGroupWords; ++w)
                 words[w] |= (w < 4 ? bits << (4 - w) : bits >> (w - 4)) & 0x10101010;
@@ -155,7 +159,7 @@ struct NibbleCodes {
         if constexpr (kHighBits == 2)
 #pragma GCC unroll 8
             for (int64_t w = 0; w < kGroupWords; ++w) {
-                const PartInts bits = load_codes(from, 4 + w / 4);
+                const IntPart bits = load_codes(from, 4 + w / 4);
                 const int64_t shift = 2 * (w % 4);
                 words[w] |= (shift < 4 ? bits << (4 - shift) : bits >> (shift - 4)) & 0x30303030;
             }
@@ -166,7 +170,7 @@ struct ByteCodes {
     static constexpr bool kIs8Bit = true;
     static constexpr int64_t kCodeVectors = 8;
 
-    static void unpack(const uint8_t* from, PartInts (&words)[kGroupWords]) {
+    static void unpack(const uint8_t* from, IntPart (&words)[kGroupWords]) {
         for (int64_t i = 0; i < kGroupWords; ++i)
             words[i] = load_codes(from, i) ^ (kHasUnsignedCodes ? 0 : int32_t(0x80808080));
     }
@@ -187,11 +191,11 @@ class FloatScales {
         scale_ = halves_to_floats(from + part * kPartLanes * 2);
         if constexpr (kHasMin) offset_ = halves_to_floats(from + kLanes * 2 + part * kPartLanes * 2);
     }
-    PartFloats scale(int64_t, int64_t) const { return scale_; }
-    PartFloats offset(int64_t) const { return offset_; }
+    FloatPart scale(int64_t, int64_t) const { return scale_; }
+    FloatPart offset(int64_t) const { return offset_; }
 
    private:
-    PartFloats scale_, offset_;
+    FloatPart scale_, offset_;
 };
 
 // Six bits for each scale and min, in 12 bytes of each output [12, 16 outputs]: those of the first four groups in the
@@ -215,15 +219,15 @@ class SixBitScales {
         std::memcpy(scales_, scales, sizeof scales);
         std::memcpy(mins_, mins, sizeof mins);
     }
-    PartFloats scale(int64_t group, int64_t) const {
+    FloatPart scale(int64_t group, int64_t) const {
         return d_ * bytes_to_floats(scales_ + group * kLanes + first_lane_);
     }
-    PartFloats offset(int64_t group) const {
+    FloatPart offset(int64_t group) const {
         return minus_dmin_ * bytes_to_floats(mins_ + group * kLanes + first_lane_);
     }
 
    private:
-    PartFloats d_, minus_dmin_;
+    FloatPart d_, minus_dmin_;
     int64_t first_lane_;
     alignas(64) uint8_t scales_[8 * kLanes], mins_[8 * kLanes];
 };
@@ -238,13 +242,13 @@ class ByteScales {
 
     ByteScales(const uint8_t* from, int64_t part)
         : d_(halves_to_floats(from + part * kPartLanes * 2)), bytes_(from + kLanes * 2 + part * kPartLanes) {}
-    PartFloats scale(int64_t group, int64_t half) const {
+    FloatPart scale(int64_t group, int64_t half) const {
         return d_ * signed_bytes_to_floats(bytes_ + (2 * group + half) * kLanes);
     }
-    PartFloats offset(int64_t) const { return PartFloats{}; }
+    FloatPart offset(int64_t) const { return FloatPart{}; }
 
    private:
-    PartFloats d_;
+    FloatPart d_;
     const uint8_t* bytes_;
 };
 

@@ -35,33 +35,33 @@ template <typename Format, int64_t kRows>
         const uint8_t* codes = panel.codes + part * kPartLanes * 4;
         const uint8_t* scale_bytes = panel.scales;
         const RowGroup* row = rows;
-        PartFloats added[kRows] = {};
+        FloatPart added[kRows] = {};
         for (int64_t block = 0; block < num_groups / Scales::kGroups; ++block, scale_bytes += Scales::kScaleBytes) {
             const Scales scales(scale_bytes, part);
             for (int64_t group = 0; group < Scales::kGroups; ++group, row += row_stride) {
-                PartInts words[kGroupWords];
+                IntPart words[kGroupWords];
                 Codes::unpack(codes, words);
                 for (int64_t vector = 0; vector < Codes::kCodeVectors && part == 0; ++vector)
                     __builtin_prefetch(codes + kPrefetchBytes + vector * kVectorBytes);
                 codes += Codes::kCodeVectors * kVectorBytes;
-                PartFloats scale[Scales::kHalves], offset;
+                FloatPart scale[Scales::kHalves], offset;
                 for (int64_t half = 0; half < Scales::kHalves; ++half) scale[half] = scales.scale(group, half);
                 if constexpr (Scales::kHasOffset) offset = scales.offset(group);
 #pragma GCC unroll 16
                 for (int64_t r = 0; r < kRows; ++r) {
-                    PartFloats products = {};
+                    FloatPart products = {};
 #pragma GCC unroll 2
                     for (int64_t half = 0; half < Scales::kHalves; ++half) {
-                        PartInts sum = PartInts{} + row[r].template correction<Format::kZeroPoint>(half);
+                        IntPart sum = IntPart{} + row[r].template correction<Format::kZeroPoint>(half);
 #pragma GCC unroll 8
                         for (int64_t i = half * kHalfWords; i < (half + 1) * kHalfWords; ++i)
                             add_products<Codes::kIs8Bit>(sum, words[i], row[r].words[i]);
                         if (half == 0) products = to_floats(sum) * scale[0];
                         else products = multiply_add(to_floats(sum), scale[half], products);
                     }
-                    added[r] = multiply_add(products, PartFloats{} + row[r].scale, added[r]);
+                    added[r] = multiply_add(products, FloatPart{} + row[r].scale, added[r]);
                     if constexpr (Scales::kHasOffset)
-                        added[r] = multiply_add(offset, PartFloats{} + row[r].sum, added[r]);
+                        added[r] = multiply_add(offset, FloatPart{} + row[r].sum, added[r]);
                 }
             }
         }
@@ -116,7 +116,7 @@ inline void dequantize_output(const Panel* panels, int64_t output, int64_t num_i
         for (int64_t input = 0; input < num_inputs; input += kGroup) {
             const int64_t block = input / (Scales::kGroups * kGroup), group = input / kGroup % Scales::kGroups;
             const Scales scales(panel.scales + block * Scales::kScaleBytes, part);
-            PartInts words[kGroupWords];
+            IntPart words[kGroupWords];
             Format::Codes::unpack(codes + input / kGroup * Format::Codes::kCodeVectors * kVectorBytes, words);
             for (int64_t i = 0; i < kGroup; ++i) {
                 const int32_t byte = words[i / 4][lane] >> 8 * (i % 4) & 0xff;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +166,32 @@ def test_other_formats_are_repacked(name: str, largest: float) -> None:
     assert repacked.format == "Q8_0"
     error = dequantize_blocks(repacked) - dequantize_blocks(weight)
     assert float(error.norm() / dequantize_blocks(weight).norm()) < largest
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("options", "cpu"), [("-march=armv8-a", "cortex-a53"), ("-march=armv8.2-a+dotprod", "max")])
+def test_products_on_arm(options: str, cpu: str, tmp_path: Path) -> None:
+    cxx, qemu = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
+    if cxx is None or qemu is None:
+        pytest.skip("needs a compiler and QEMU for ARM, which scripts/cross_tools.sh installs")
+    program = tmp_path / "block_products"
+    include = f"-I{compiler.SOURCE.parent}"
+    subprocess.run(
+        [cxx, *compiler.OPTIONS, *options.split(), "-static", include, str(SOURCE), "-o", program], check=True
+    )
+    for name, kind in FORMATS.items():
+        weight, rows = make_blocks(name, 48, 3 * kind.inputs), make_rows(7, 3 * kind.inputs)
+        sizes = (kind.number, LANES * kind.code_bytes, LANES * (kind.bytes - kind.code_bytes), 3, 48, *rows.shape)
+        given = weight.blocks.numpy().tobytes() + rows.numpy().tobytes()
+        command = [qemu, "-cpu", cpu, str(program), *map(str, sizes)]
+        done = subprocess.run(command, input=given, capture_output=True, check=True)
+        found = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32)
+        weights, products = found.split([48 * weight.inputs, 7 * 48])
+        exact = dequantize_blocks(weight)
+        torch.testing.assert_close(weights.view_as(exact), exact, rtol=3e-7, atol=1e-7)
+        expected = quantized(rows) @ exact.double().T
+        scale = (quantized(rows).abs() @ exact.double().abs().T).mean()
+        assert float((products.view_as(expected) - expected).abs().max() / scale) < 2e-6, name
 
 
 @pytest.mark.parametrize(
