@@ -191,7 +191,9 @@ def doctor(
     size: Annotated[
         str | None,
         typer.Option(
-            "--size", metavar="MODEL", help="Only report the memory that a model needs: a folder, or a hub id."
+            "--size",
+            metavar="MODEL",
+            help="Only report the memory that a model needs: a folder, a GGUF file, or a hub id.",
         ),
     ] = None,
     context: Annotated[int, typer.Option("--context", min=1, help="With --size: tokens per conversation.")] = 8192,

@@ -39,7 +39,7 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
         yield f"Layers with a sliding window keep at most {size.window:,} tokens of a conversation."
     yield ""
     yield "Deskmate's engine, on one GPU, or on a CPU with that much memory:"
-    yield from _table(size, WEIGHT_FORMATS, users, each, "card", _on_one_card)
+    yield from _table(size, _formats_here(size), users, each, "card", _on_one_card)
     yield ""
     yield "A model server with several GPUs, such as vLLM (ENGINE_REMOTE_URL):"
     yield from _table(size, SERVER_WEIGHT_FORMATS, users, each, "cards", _on_cards)
@@ -55,6 +55,14 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
     yield from wrap(assumed, WIDTH)
 
 
+def _formats_here(size: ModelSize) -> Mapping[str, WeightFormat]:
+    """Returns the formats that the engine runs the model in: a quantized file in its own and in bf16."""
+    if size.stored_format is None:
+        return WEIGHT_FORMATS
+    own = WeightFormat(size.stored_bytes / size.parameters, frozenset({"cpu"}))
+    return {size.stored_format: own, "bf16": WEIGHT_FORMATS["bf16"]}
+
+
 def _table(
     size: ModelSize,
     formats: Mapping[str, WeightFormat],
@@ -65,7 +73,8 @@ def _table(
 ) -> Iterator[str]:
     rows = [("weights", "weights GB", "+ cache GB", "= GB", *(f"{card} GB {card_column}" for card in CARDS))]
     for name, number_format in formats.items():
-        weights, cache = size.weights(number_format), users * each
+        weights = size.stored_bytes if name == size.stored_format else size.weights(number_format)
+        cache = users * each
         cells = (cell(size, number_format, users, each, card) for card in CARDS)
         rows.append((name, _gb(weights), _gb(cache), _gb(weights + cache), *cells))
     yield from _aligned(rows)

@@ -336,7 +336,8 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     checkpoint = open_checkpoint(settings, progress)
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
     if checkpoint.num_parameters is not None:
-        return checkpoint.num_parameters * wanted.itemsize
+        is_packed = settings.native and settings.dtype == "auto" and _choose_device(settings.device).type == "cpu"
+        return checkpoint.weight_bytes if is_packed else checkpoint.num_parameters * wanted.itemsize
     if checkpoint.quantized is not None:
         return count_parameters(checkpoint.config, settings.model) * wanted.itemsize  # dense while it loads
     stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +21,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.errors import InvalidRequestError, ModelLoadError, first_line
+from engine.model.folders import find_model
+from engine.model.gguf.config import make_config
+from engine.model.gguf.model_file import FLOATS, open_gguf
 from engine.model.quantized import read_format
 
 
@@ -84,6 +87,8 @@ class ModelSize:
     layers: tuple[CacheLayer, ...]
     max_context: int
     stored: str | None = None  #: of a quantized checkpoint: the sentence that says how it is stored and served
+    stored_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
+    stored_bytes: int = 0  #: size of a GGUF file's weights, which the engine computes as they are stored
 
     def weights(self, number_format: WeightFormat, kept_bytes: int = _BF16_BYTES) -> int:
         """Returns the size of the weights in a format.
@@ -124,12 +129,26 @@ def model_size(model: str) -> ModelSize:
     """Estimates a model's size without loading it.
 
     Args:
-        model: a folder with a config.json, or a hub id whose config.json is in the local cache. Nothing is downloaded.
+        model: a GGUF file, a folder with one or with a config.json, or a hub id whose config.json is in the local
+            cache. Nothing is downloaded.
 
     Raises:
         ModelLoadError: there is no such config, or this estimate does not support the model; the message says which.
     """
+    path = Path(model).expanduser()
+    if path.is_file() or (path.is_dir() and not (path / "config.json").is_file()):
+        file = find_model(model)
+        if isinstance(file, Path) and file.is_file():
+            return _size_of_gguf(file)
     return size_of_config(_config(model), model)
+
+
+def _size_of_gguf(file: Path) -> ModelSize:
+    opened = open_gguf(file)
+    size = size_of_config(make_config(opened), opened.name)
+    if opened.number_format in FLOATS:
+        return size
+    return replace(size, stored_format=opened.number_format, stored_bytes=opened.nbytes)
 
 
 def size_of_config(config: Any, model: str) -> ModelSize:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from app.cli.main import main
 from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, EngineSettings, ModelLoadError, model_size
 from engine.model import quantization
+from testing.gguf_files import make_gguf
 from testing.models import FAMILIES
 
 ROOT = Path(__file__).parents[3]
@@ -254,3 +255,24 @@ def test_a_quantized_checkpoint_is_named(
         main(["doctor", "--size", model, "--context", "64"])
     assert words in " ".join(capsys.readouterr().out.split())
     assert model_size(model).parameters == model_size(write(tmp_path / "dense", small("llama"))).parameters
+
+
+def test_a_gguf_file_has_the_size_of_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_gguf(tmp_path / "tiny.gguf", "qwen2", "Q8_0", hidden=256, vocab_size=400)
+    size = model_size(str(path))
+    assert size.name == "tiny"
+    assert size.stored_format == "Q8_0"
+    assert 0.9 < size.stored_bytes / path.stat().st_size < 1.0
+    assert size.stored_bytes < size.weights(WEIGHT_FORMATS["bf16"])
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--size", str(path), "--context", "512"])
+    assert ended.value.code == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    here = [row[0] for row in rows if row and row[0] in ("Q8_0", "bf16", "int8", "int4")]
+    assert here == ["Q8_0", "bf16", "bf16"]  # the last is a model server's
+
+
+def test_a_damaged_gguf_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(ModelLoadError, match="version 0"):
+        model_size(str(tmp_path / "damaged.gguf"))
