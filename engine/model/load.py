@@ -6,7 +6,7 @@ Structure, tokenizers and chat templates come from transformers untouched; nothi
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -183,7 +183,12 @@ def _load_into_decoder(
     if checkpoint.tensors is None:
         return "only transformers can read its files"
     device, source = torch.device("cpu"), checkpoint.tensors
-    if isinstance(source, DequantizedSource):
+    if isinstance(source, DequantizedSource) and served.in_blocks and source.in_blocks().has_blocks():
+        checkpoint = replace(checkpoint, file_format=source.format.label)
+        source, dtype = source.in_blocks(), torch.bfloat16
+        served = replace(served, quantization="none")  # the blocks' own
+        settings = settings.model_copy(update={"quantization": "none"})
+    elif isinstance(source, DequantizedSource):
         source = source.in_dtype(dtype)
     elif checkpoint.file_format is not None and settings.dtype == "auto":
         dtype = torch.bfloat16  # what the decoder computes block formats with

@@ -29,6 +29,7 @@ class ServedFormat:
 
     quantization: str  #: ``none``, ``int8``, ``int4`` or ``fp8``
     reason: str | None = None  #: with the numbers, if the engine chose it
+    in_blocks: bool = False  #: the C++ decoder computes the checkpoint's own groups as blocks, if it runs the model
 
 
 def choose_served_format(
@@ -64,7 +65,8 @@ def _of_checkpoint(stored: QuantizedFormat, device: torch.device, dtype: torch.d
     candidates = ("fp8", "int8") if stored.is_float else ("int8",) if stored.bits == 8 else ("int4", "int8")
     for candidate in candidates:
         if _runs(candidate, device, dtype):
-            return ServedFormat(candidate, f"the checkpoint is stored as {stored.label}")
+            in_blocks = candidate == "int4" and stored.has_groups
+            return ServedFormat(candidate, f"the checkpoint is stored as {stored.label}", in_blocks)
     return ServedFormat("none", f"the checkpoint is stored as {stored.label}, and this device runs no such format")
 
 

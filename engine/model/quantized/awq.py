@@ -25,6 +25,7 @@ class AwqFormat:
     group_size: int  #: inputs; -1 for all inputs of an output
     bits: int = 4
     is_float: bool = False
+    has_groups: bool = True
 
     @property
     def label(self) -> str:

@@ -33,6 +33,7 @@ class Bitsandbytes8BitFormat:
 
     bits: int = 8
     is_float: bool = False
+    has_groups: bool = False
 
     @property
     def label(self) -> str:
@@ -70,6 +71,7 @@ class Bitsandbytes4BitFormat:
 
     bits: int = 4
     is_float: bool = False
+    has_groups: bool = False
 
     @property
     def label(self) -> str:

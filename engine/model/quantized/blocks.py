@@ -21,46 +21,56 @@ BLOCK: Final = 32
 """Inputs in a block."""
 
 
-def to_blocks(weight: AffineWeight) -> BlockTensor | None:
-    """Returns a weight in blocks; None if blocks cannot hold it.
+def block_format(weight: AffineWeight) -> str | None:
+    """Returns GGML's name of the format whose blocks hold a weight; None if there is none. Does not look at its codes.
 
-    That is so with groups that are not whole blocks or not successive inputs, with scales beyond float16's range or
+    There is none with groups that are not whole blocks or not successive inputs, with scales beyond float16's range or
     precision, and with zero points of 8 bits.
     """
-    outputs, inputs = weight.codes.shape
-    groups = weight.scales.shape[1]
+    inputs, groups = weight.codes.shape[1], weight.scales.shape[1]
     if weight.group_of_input is not None or inputs % groups or inputs // groups % BLOCK:
         return None
-    scales = weight.scales.half()
-    if not torch.equal(scales.float(), weight.scales.float()):
+    if not torch.equal(weight.scales.half().float(), weight.scales.float()):
         return None
-    codes, zeros, middle = _unsigned(weight)
-    in_each_block = inputs // groups // BLOCK
-    blocks = codes.view(outputs, -1, BLOCK)
-    parts = [_octets(scales, in_each_block)]
-    is_symmetric = bool((zeros == middle).all())
+    is_symmetric = bool((_zero_points(weight) == 2 ** (weight.bits - 1)).all())
     if weight.bits == 8:
-        if not is_symmetric:
-            return None
-        parts.append((blocks.int() - middle).to(torch.int8).view(torch.uint8))
+        return "Q8_0" if is_symmetric else None
+    return "Q4_0" if is_symmetric else "Q4_1" if bool(torch.isfinite(_minima(weight)).all()) else None
+
+
+def to_blocks(weight: AffineWeight) -> BlockTensor | None:
+    """Returns a weight in blocks; None if :func:`block_format` knows none for it."""
+    name = block_format(weight)
+    if name is None:
+        return None
+    outputs, inputs = weight.codes.shape
+    in_each_group = inputs // weight.scales.shape[1] // BLOCK
+    parts = [_octets(weight.scales.half(), in_each_group)]
+    blocks = weight.codes.view(outputs, -1, BLOCK)
+    if name == "Q8_0":
+        parts.append((blocks.short() + (_offset(weight) - 128)).to(torch.int8).view(torch.uint8))
     else:
-        if not is_symmetric:
-            lowest = (-weight.scales.float() * zeros).half()
-            if not bool(torch.isfinite(lowest).all()):
-                return None
-            parts.append(_octets(lowest, in_each_block))
-        parts.append(blocks[..., : BLOCK // 2] | blocks[..., BLOCK // 2 :] << 4)
-    name = "Q8_0" if weight.bits == 8 else "Q4_0" if is_symmetric else "Q4_1"
+        if name == "Q4_1":
+            parts.append(_octets(_minima(weight), in_each_group))
+        codes = (blocks + _offset(weight)).to(torch.uint8)
+        parts.append(codes[..., : BLOCK // 2] | codes[..., BLOCK // 2 :] << 4)
     return BlockTensor(name, torch.cat(parts, dim=2).flatten(1), inputs)
 
 
-def _unsigned(weight: AffineWeight) -> tuple[Tensor, Tensor, int]:
-    """Returns codes from 0 on, uint8, their zero points, int32 ``[outputs, groups]``, and the middle code."""
-    middle = 2 ** (weight.bits - 1)
-    offset = middle if weight.codes.dtype is torch.int8 else 0
-    codes = (weight.codes.short() + offset).to(torch.uint8)
+def _offset(weight: AffineWeight) -> int:
+    """Returns what makes codes unsigned."""
+    return 2 ** (weight.bits - 1) if weight.codes.dtype is torch.int8 else 0
+
+
+def _zero_points(weight: AffineWeight) -> Tensor:
+    """Returns the zero points of unsigned codes, int32 ``[outputs, groups]``."""
     zeros = torch.zeros_like(weight.scales, dtype=torch.int32) if weight.zero_points is None else weight.zero_points
-    return codes, zeros.int() + offset, middle
+    return zeros.int() + _offset(weight)
+
+
+def _minima(weight: AffineWeight) -> Tensor:
+    """Returns what the unsigned code 0 stands for, float16 ``[outputs, groups]``."""
+    return (-weight.scales.float() * _zero_points(weight)).half()
 
 
 def _octets(numbers: Tensor, repeats: int) -> Tensor:

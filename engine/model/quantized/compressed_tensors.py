@@ -77,6 +77,10 @@ class CompressedTensorsFormat:
     def is_float(self) -> bool:
         return self.schemes[0].is_float
 
+    @property
+    def has_groups(self) -> bool:
+        return not self.is_float
+
     def weights(self, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
         stored = dict.fromkeys(names)  # in order, for the same message each time
         found: dict[str, dict[str, str]] = {}

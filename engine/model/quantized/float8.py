@@ -25,6 +25,7 @@ class Float8Format:
     block: tuple[int, int] | None  #: outputs and inputs that share a scale; None if all of a weight do
     bits: int = 8
     is_float: bool = True
+    has_groups: bool = False
 
     @property
     def label(self) -> str:

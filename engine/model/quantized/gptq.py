@@ -30,6 +30,7 @@ class GptqFormat:
     group_size: int  #: inputs; -1 for all inputs of an output
     is_v2: bool  #: zero points are stored as they are; in v1, one less
     is_float: bool = False
+    has_groups: bool = True
 
     @property
     def label(self) -> str:

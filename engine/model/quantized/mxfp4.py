@@ -29,6 +29,7 @@ class Mxfp4Format:
 
     bits: int = 4
     is_float: bool = False
+    has_groups: bool = False
 
     @property
     def label(self) -> str:

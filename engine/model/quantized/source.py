@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.quantized.affine import AffineWeight
-from engine.model.quantized.blocks import to_blocks
+from engine.model.quantized.blocks import block_format, to_blocks
 from engine.model.tensors import BlockTensor, TensorSource
 
 Parts = Mapping[str, Tensor]
@@ -31,6 +31,10 @@ UNUSED_SUFFIXES: Final = (
 """Names of stored tensors that only quantized activations, caches or kernels need."""
 
 
+_CODES: Final = ("qweight", "packed", "weight")
+"""Roles of tensors that are as large as the weight, and not looked at to tell its block format."""
+
+
 class InvalidQuantization(ValueError):
     """A checkpoint contradicts its quantization_config, or itself. The message names the tensor and the numbers."""
 
@@ -49,6 +53,10 @@ class QuantizedFormat(Protocol):
     @property
     def is_float(self) -> bool:
         """Whether the weights are 8-bit floating-point numbers."""
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether weights are codes with a scale, and perhaps a zero point, for groups of inputs."""
 
     def weights(self, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
         """Returns the stored tensors of each quantized weight.
@@ -131,8 +139,17 @@ class DequantizedSource:
         except InvalidQuantization as error:
             raise self._refused(error) from error
 
-    def block_format(self, _name: str) -> None:
-        return None
+    def block_format(self, name: str) -> str | None:
+        if not self._in_blocks or name not in self._weights:
+            return None
+        parts = self._read_parts(name)
+        without_codes = {role: part.to("meta") if role in _CODES else part for role, part in parts.items()}
+        affine = self.format.affine(name, without_codes)
+        return None if affine is None else block_format(affine)
+
+    def has_blocks(self) -> bool:
+        """Whether any weight comes in blocks."""
+        return any(self.block_format(name) is not None for name in self._weights)
 
     def read(self, name: str) -> Tensor | BlockTensor:
         if name not in self._weights:

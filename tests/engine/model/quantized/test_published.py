@@ -30,6 +30,11 @@ class Written:
     def names(self) -> Iterable[str]:
         return self._tensors
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def block_format(self, _name: str) -> None: ...
+
     def read(self, name: str) -> Tensor:
         return self._tensors[name]
 
@@ -85,6 +90,7 @@ def test_groups_are_blocks_of_llama_cpp(file: Path) -> None:
     source = DequantizedSource(written, read_format(written.config, "model"), "model")
     (name,) = source.names()
     dense, got = source.read(name), source.in_blocks().read(name)
+    assert source.in_blocks().block_format(name) == (got.format if isinstance(got, BlockTensor) else None)
     assert isinstance(dense, Tensor)
     expected = next((format_ for format_, names in BLOCKS.items() if file.stem in names), None)
     if expected is None:

@@ -67,6 +67,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parameters(model: LoadedModel) -> dict[str, Tensor]:
+    assert model.module is not None
     return dict(model.module.named_parameters())
 
 

@@ -33,6 +33,7 @@ def load(model: Path, **settings: Any) -> LoadedModel:
 
 
 def parameters(model: LoadedModel) -> dict[str, Tensor]:
+    assert model.module is not None
     return dict(model.module.named_parameters())
 
 
