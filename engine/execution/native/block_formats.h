@@ -21,8 +21,8 @@
 //   scales  [blocks], of each block: d [16 outputs], dmin or m [16 outputs], and the formats' integers [12 or 16, 16
 //           outputs], six bits packed as in the file
 //
-// Instruction sets: arithmetic is on registers, parts of a panel's 16 outputs (microkernel.h). Products of bytes use AVX512-VNNI or AVX-VNNI (vpdpbusd), AVX2 (vpmaddubsw), ARM's
-// DotProd (sdot), else shifts and int32 multiplies.
+// Instruction sets: arithmetic is on registers, parts of a panel's 16 outputs (microkernel.h). Products of bytes use
+// AVX512-VNNI or AVX-VNNI (vpdpbusd), AVX2 (vpmaddubsw), ARM's DotProd (sdot), else shifts and int32 multiplies.
 #pragma once
 
 #include <type_traits>
@@ -52,7 +52,6 @@ constexpr int64_t kGroupWords = kGroup / 4;
 
 typedef uint16_t PartHalves __attribute__((vector_size(kPartLanes * 2)));
 typedef uint8_t PartBytes __attribute__((vector_size(kPartLanes)));
-typedef int8_t PartSignedBytes __attribute__((vector_size(kPartLanes)));
 
 // Returns a * b + c, rounded once where the processor can: written out, so that it never depends on the compiler's
 // choice, which may differ between kernels of different numbers of rows.

@@ -53,13 +53,6 @@ REPACKED_FORMAT = "Q8_0"
 """The format of weights that are in none of :data:`FORMATS`."""
 
 
-def packed_bytes(weight: Tensor | BlockTensor) -> int:
-    """Returns the size of a weight in bytes after :func:`to_packable` and :func:`pack_panels`."""
-    outputs, inputs = (len(weight.blocks), weight.inputs) if isinstance(weight, BlockTensor) else weight.shape
-    kind = FORMATS.get(weight.format if isinstance(weight, BlockTensor) else "", FORMATS[REPACKED_FORMAT])
-    return -(-outputs // LANES) * LANES * inputs // kind.inputs * kind.bytes
-
-
 def pack_panels(weights: Sequence[BlockTensor], pages: Any, *, interleaved: bool = False) -> Tensor:
     """Packs linear layers that read the same rows; each may have a format of its own.
 

@@ -83,16 +83,12 @@ def quantized(rows: Tensor) -> Tensor:
     return ((groups * (127 / largest)).round().double() * (largest / 127)).flatten(1)
 
 
-def pages(*weights: BlockTensor) -> HugePageArena:
-    return HugePageArena(sum(map(block_packing.packed_bytes, weights)) + 2**16)
-
-
 @needs_compiler
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("outputs", "blocks"), [(16, 1), (37, 3), (144, 5)])
 def test_weights_have_the_values_of_the_file(code: Code, name: str, outputs: int, blocks: int) -> None:
     weight = make_blocks(name, outputs, blocks * FORMATS[name].inputs)
-    arena = pages(weight)
+    arena = HugePageArena()
     table = pack_panels([weight], arena)
     torch.testing.assert_close(
         dequantize_panels(table, weight.inputs, 0, outputs), dequantize_blocks(weight), rtol=3e-7, atol=1e-7
@@ -106,7 +102,7 @@ def test_weights_have_the_values_of_the_file(code: Code, name: str, outputs: int
 @pytest.mark.parametrize(("outputs", "blocks"), [(48, 1), (176, 7)])
 def test_products(code: Code, name: str, outputs: int, blocks: int) -> None:
     weight = make_blocks(name, outputs, blocks * FORMATS[name].inputs)
-    arena = pages(weight)
+    arena = HugePageArena()
     table = pack_panels([weight], arena)
     rows = make_rows(70, weight.inputs)
     bias = torch.randn(outputs)
@@ -126,7 +122,7 @@ def test_products(code: Code, name: str, outputs: int, blocks: int) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_not_a_number_stays_in_its_row(code: Code, name: str) -> None:
     weight = make_blocks(name, 32, 2 * FORMATS[name].inputs)
-    arena = pages(weight)
+    arena = HugePageArena()
     table = pack_panels([weight], arena)
     rows = make_rows(9, weight.inputs)
     rows[6] = 0
@@ -147,7 +143,7 @@ def test_layers_of_several_formats_and_orders(code: Code) -> None:
     weights = [make_blocks(name, 32, 512, seed=seed) for seed, name in enumerate(names)]
     order = torch.randperm(32)
     weights[1] = BlockTensor("Q6_K", weights[1].blocks, 512, order)
-    arena = pages(*weights, *weights)
+    arena = HugePageArena()
     rows = make_rows(3, 512)
     joined = code.multiply(pack_panels(weights, arena), rows)
     each = [joined[:, at * 32 : (at + 1) * 32] for at in range(4)]
@@ -204,4 +200,4 @@ def test_products_on_arm(options: str, cpu: str, tmp_path: Path) -> None:
 )
 def test_sizes_that_do_not_fit_are_refused(weight: BlockTensor, reason: str) -> None:
     with pytest.raises(UnsupportedModel, match=reason):
-        pack_panels([weight], pages(weight))
+        pack_panels([weight], HugePageArena())
