@@ -56,10 +56,12 @@ the first of these outputs, and their rows, ``[n, inputs]``."""
 class HugePageArena:
     """Memory for tensors, one after another, in huge pages: with small pages the CPU waits for page table walks.
 
-    It grows by slabs, which take memory only where they are written.
+    It grows by slabs, which take memory only where they are written, and live as long as it: panels of block formats
+    are known by their addresses alone.
     """
 
     def __init__(self) -> None:
+        self._slabs: list[Tensor] = []
         self._slab = torch.empty(0, dtype=torch.uint8)
         self._full: list[Tensor] = []  #: kept alive: tables of panels hold addresses only
         self._used = 0
@@ -71,6 +73,7 @@ class HugePageArena:
             self._full.append(self._slab)
             # NumPy asks for pages of 2 MiB.
             self._slab = torch.from_numpy(np.empty(max(size, _SLAB_BYTES) + _ALIGNMENT, dtype=np.uint8))
+            self._slabs.append(self._slab)
             self._used = -self._slab.data_ptr() % _ALIGNMENT
         found = self._slab[self._used : self._used + size].view(dtype).view(*shape)
         self._used += size + -size % _ALIGNMENT

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.execution.native import block_packing, build, compiler
+from engine.execution.native import weights as packing
 from engine.execution.native.block_packing import FORMATS, dequantize_panels, pack_panels, to_packable
 from engine.execution.native.modules import UnsupportedModel
 from engine.execution.native.structure import LANES
@@ -95,6 +96,17 @@ def test_weights_have_the_values_of_the_file(code: Code, name: str, outputs: int
     )
     padding = dequantize_panels(table, weight.inputs, outputs, len(table) * LANES)
     assert not padding.any()
+
+
+@needs_compiler
+def test_panels_outlive_the_slab_that_they_lie_in(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_SLAB_BYTES", 2**16)
+    arena = HugePageArena()
+    made = [make_blocks("Q4_1", 64, 1024, seed=seed) for seed in range(20)]
+    for weight, table in [(weight, pack_panels([weight], arena)) for weight in made]:
+        torch.testing.assert_close(
+            dequantize_panels(table, 1024, 0, 64), dequantize_blocks(weight), rtol=3e-7, atol=1e-7
+        )
 
 
 @needs_compiler
