@@ -24,7 +24,7 @@ from benchmarks import machine
 from engine import EngineSettings
 from engine.execution.load import load_model
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from models.guide.topics import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,7 +26,7 @@ from engine.text.truncation import prepare_truncated
 
 if TYPE_CHECKING:  # importing these takes seconds; the supervisor does when it loads a model
     from engine.execution.submission import Submission
-    from engine.model.weights import Progress
+    from engine.model.progress import Progress
     from engine.runtime.engine_core import EngineCore
     from engine.runtime.request_processor import RequestProcessor
     from engine.runtime.worker import Worker

@@ -19,7 +19,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from engine import EngineSettings, ModelLoadError
 from engine.execution.load import load_model
-from engine.model.load import LoadedModel, prepare_model
+from engine.model.load import prepare_model
+from engine.model.loaded_model import LoadedModel
 from testing.models import NO_TOKEN, draw_weights
 from testing.tokenizers import byte_level_tokenizer
 

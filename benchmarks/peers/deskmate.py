@@ -13,7 +13,7 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_ve
 from benchmarks.peers.readers import read_all
 from engine import Engine, EngineSettings, SamplingParams
 from engine.execution.native.decoder import Decoder
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 
 GREEDY = SamplingParams.neutral(temperature=0.0, ignore_eos=True)

@@ -14,7 +14,7 @@ from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.selection import select_kernel
 from engine.execution.speculation.draft_model import draft_layout
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from engine.settings import EngineSettings
 

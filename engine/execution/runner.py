@@ -17,7 +17,7 @@ from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tile
 from engine.execution.graphs import DecodeGraphs, Recorder
 from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
 from engine.execution.native.weights import DecoderWeights
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout
 from engine.scheduling.step_plan import StepPlan

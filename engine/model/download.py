@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.model.weights import Progress
+    from engine.model.progress import Progress
 
 
 def fetch_model(model: str, revision: str | None, progress: Progress) -> Path:

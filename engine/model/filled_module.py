@@ -12,8 +12,9 @@ from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import ATTENTION_NAME
 from engine.model.checkpoint import Checkpoint
 from engine.model.gguf.dequantize import dequantize
+from engine.model.progress import Progress
 from engine.model.tensors import BlockTensor
-from engine.model.weights import Progress, reported_loading, too_large
+from engine.model.weights import reported_loading, too_large
 
 
 def fill_module(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device, progress: Progress) -> Any:

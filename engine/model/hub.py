@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from engine.errors import ModelLoadError, first_line
 from engine.model.adapters import adapter_alone, is_adapter_only
 from engine.model.gguf.files import files_of_quantization, is_gguf, quantization_in_name
-from engine.model.weights import Progress
+from engine.model.progress import Progress
 
 T = TypeVar("T")
 

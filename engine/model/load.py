@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from engine.device.memory import available_memory
@@ -23,8 +23,12 @@ from engine.model.folders import find_model
 from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.hub import fetch_gguf
+from engine.model.loaded_model import CompiledDecoder, LoadedModel
+from engine.model.named_tensors import ModuleTensors
+from engine.model.placement import choose_device, choose_dtype
 from engine.model.position_check import check_positions
 from engine.model.probe import AttentionCalls, min_cache_window, probe_calls, run_probe_step
+from engine.model.progress import Progress
 from engine.model.quantization import LinearClasses, choose_linears
 from engine.model.quantized import DequantizedSource
 from engine.model.quantized.module import check_weights, load_dequantized
@@ -33,21 +37,13 @@ from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
 from engine.model.served_format import ServedFormat, choose_served_format
 from engine.model.sizing import count_parameters
-from engine.model.skeleton import ModelTensors, ModuleTensors, build_skeleton
+from engine.model.skeleton import ModelTensors, build_skeleton
 from engine.model.tensors import TensorSource
-from engine.model.weights import Progress, copy_weights, load_weights
+from engine.model.weights import copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
 
 log = logging.getLogger(__name__)
-
-
-class CompiledDecoder(Protocol):
-    """A model's weights, in the layout of compiled code that runs whole steps."""
-
-    @property
-    def number_format(self) -> str:
-        """Number format of the weights: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
 
 
 class Decoders(Protocol):
@@ -75,71 +71,6 @@ class Decoders(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model that is ready to run in the engine, with its tokenizer, config and cache layout."""
-
-    name: str
-    module: nn.Module | None  #: None if the decoder runs every step
-    tokenizer: Any
-    generation_config: GenerationConfig
-    config: Any
-    device: torch.device
-    dtype: torch.dtype
-    layers: tuple[LayerShape, ...]  #: layers of the cache
-    layer_per_call: bool  #: each attention call of a step has its own cache layer; otherwise each ``layer_idx`` has one
-    needs: AttentionNeeds
-    max_position_embeddings: int
-    vocab_size: int
-    eos_token_ids: frozenset[int]
-    rotary: LengthDependentRotary | None  #: set if the rotary embedding depends on the sequence's length
-    num_parameters: int
-    weight_bytes: int  #: before any quantization
-    quantization: str = "none"  #: of the linear layers: ``none``, ``int8``, ``int4`` or ``fp8``
-    quantization_reason: str | None = None  #: why they have it, if the engine chose it
-    has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
-    file_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
-    decoder: CompiledDecoder | None = None  #: the weights in the layout of the C++ decoder, if it runs steps
-    draft: LoadedModel | None = None  #: the draft model for speculation, with the same tokenizer
-
-    def logits(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        rows: Tensor,
-        paged: object,
-        lengths: Tensor | None = None,
-    ) -> Tensor:
-        """Runs one packed forward pass.
-
-        Args:
-            input_ids, position_ids: int64 ``[1, num_tokens]``.
-            rows: int64 ``[n]``: only these rows go through the output layer.
-            paged: the step's metadata, as the attention function takes it.
-            lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: the length of each token's sequence if the
-                whole prompt is computed at once and the reply token by token.
-
-        Returns:
-            ``[n, vocab_size]``.
-
-        Raises:
-            RuntimeError: there is no module.
-        """
-        if self.module is None:
-            raise RuntimeError(f"every step of {self.name} runs in C++: no module was kept")
-        if self.rotary is not None:
-            self.rotary.lengths = lengths
-        output = self.module(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            use_cache=False,
-            logits_to_keep=rows,
-            paged=paged,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
-
-
 def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Decoders | None = None) -> LoadedModel:
     """Loads the model named in ``settings``. The attention function must be registered with transformers.
 
@@ -150,8 +81,8 @@ def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Deco
         ModelLoadError: the folder is missing or incomplete, the weights are pickled, the model needs remote code, or
             its architecture has no attention hook or keeps other state than keys and values.
     """
-    device = _choose_device(settings.device)
-    dtype = _choose_dtype(settings.dtype, device)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
     if settings.quantization != "auto":
         choose_linears(settings.quantization, device, dtype)  # what cannot run is refused before anything is downloaded
     checkpoint = open_checkpoint(settings, progress)
@@ -285,7 +216,6 @@ def _loaded_model(
         module=module,
         tokenizer=checkpoint.tokenizer,
         generation_config=checkpoint.generation_config,
-        config=checkpoint.config,
         device=device,
         dtype=calls.needs.dtype,
         layers=calls.layers,
@@ -339,7 +269,7 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
         ModelLoadError: as :func:`load_checkpoint`, except for errors that only show when the weights are loaded.
     """
     checkpoint = open_checkpoint(settings, progress)
-    wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
+    wanted = choose_dtype(settings.dtype, choose_device(settings.device))
     if checkpoint.num_parameters is not None:
         is_packed = settings.native and settings.dtype == "auto" and _choose_device(settings.device).type == "cpu"
         return checkpoint.weight_bytes if is_packed else checkpoint.num_parameters * wanted.itemsize
@@ -361,45 +291,6 @@ def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:
     if isinstance(source, Path) and source.is_file():
         return open_gguf_checkpoint(source, settings, progress)
     return open_folder(source, settings, progress)
-
-
-def _choose_device(choice: str) -> torch.device:
-    if choice == "cpu":
-        return torch.device("cpu")
-    reason = _cuda_unavailable_reason()
-    if reason is None:
-        return torch.device("cuda")
-    if choice == "cuda":
-        raise ModelLoadError(f"device=cuda was asked for, but {reason}. Use device=cpu.")
-    return torch.device("cpu")
-
-
-def _cuda_unavailable_reason() -> str | None:
-    """Returns why this PyTorch cannot compute on the first GPU; None if it can."""
-    if not torch.cuda.is_available():
-        return "PyTorch finds no CUDA device"
-    major, minor = torch.cuda.get_device_capability()
-    built_for = [int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list() if "sm_" in arch]
-    if built_for and major * 10 + minor < min(built_for):
-        return (
-            f"the GPU's compute capability is {major}.{minor}, and this PyTorch needs {min(built_for) / 10:.1f} or more"
-        )
-    try:  # a driver that is too old for the libraries fails only here
-        torch.ones(1, device="cuda").add_(1).item()
-    except RuntimeError as error:
-        return f"a first computation on the GPU failed ({first_line(error)})"
-    return None
-
-
-def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
-    if choice != "auto":
-        dtype: torch.dtype = getattr(torch, choice)
-        return dtype
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if native else torch.float16
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if native else torch.float32
 
 
 def _usable_context(config: Any, calls: AttentionCalls) -> int:

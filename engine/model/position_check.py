@@ -11,17 +11,19 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, stubbed_linears
 from engine.model.rope import LengthDependentRotary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 

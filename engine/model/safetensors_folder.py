@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from engine.device.memory import release_mapped_pages
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import has_unused_adapter, is_adapter_applied
+from engine.model.adapters import has_unused_adapter
 from engine.model.checkpoint import Checkpoint
+from engine.model.generation_config import load_generation_config
 from engine.model.hub import fetch_description, fetch_weights
+from engine.model.progress import Progress
 from engine.model.quantized import DequantizedSource, QuantizedFormat, read_format
+from engine.model.safetensors_files import open_tensors
 from engine.model.tensors import TensorSource
-from engine.model.weights import Progress
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
-_SINGLE_FILE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 
 
 def open_folder(source: Path | str, settings: EngineSettings, progress: Progress) -> Checkpoint:
@@ -55,65 +52,13 @@ def open_folder(source: Path | str, settings: EngineSettings, progress: Progress
         name=Path(name).name if isinstance(source, Path) else name,
         config=config,
         tokenizer=tokenizer,
-        generation_config=_load_generation_config(folder, name),
+        generation_config=load_generation_config(folder, name),
         tensors=tensors,
         folder=folder if quantized is None else None,
         weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
         quantized=quantized,
         has_unused_adapter=has_unused_adapter(folder),
     )
-
-
-def open_tensors(folder: Path, name: str) -> TensorSource | None:
-    """Returns the tensors of the files that transformers would load; None if it would load something else besides.
-
-    Raises:
-        ModelLoadError: a file is missing or damaged.
-    """
-    if is_adapter_applied(folder):
-        return None
-    try:
-        files = _weight_files(folder)
-        return SafetensorsTensors([folder / file for file in files]) if files else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise ModelLoadError(f"The weights of {name} cannot be loaded: {first_line(error)}") from error
-
-
-def _weight_files(folder: Path) -> Sequence[str]:
-    if (folder / _SINGLE_FILE).is_file():
-        return (_SINGLE_FILE,)
-    index = folder / _INDEX
-    return sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else ()
-
-
-class SafetensorsTensors:
-    """The tensors of safetensors files, mapped into memory. A :class:`engine.model.tensors.TensorSource`.
-
-    Raises:
-        OSError, SafetensorError: a file cannot be opened, or is shorter than its header says.
-    """
-
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._file_of: dict[str, Any] = {}
-        for file in files:
-            opened: Any = safe_open(file, framework="pt")
-            self._file_of.update(dict.fromkeys(opened.keys(), opened))
-
-    def names(self) -> Iterable[str]:
-        return self._file_of
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.read(name).shape)
-
-    def block_format(self, _name: str) -> None:
-        return None
-
-    def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name)
-        return tensor
-
-    def release(self, part: Tensor) -> None:
-        release_mapped_pages(part)
 
 
 def _load_config(folder: Path, name: str) -> Any:
@@ -181,14 +126,3 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
-
-
-def _load_generation_config(folder: Path, name: str) -> GenerationConfig:
-    """Returns the folder's generation config, otherwise what its config.json says, as transformers does."""
-    try:
-        try:
-            return GenerationConfig.from_pretrained(folder)
-        except OSError:
-            return GenerationConfig.from_pretrained(folder, config_file_name="config.json", _from_model_config=True)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"The generation_config.json of {name} cannot be read: {first_line(error)}") from error

@@ -6,17 +6,17 @@ embedding, norms, and the buffers of the rotary embedding. Everything else stays
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.errors import ModelLoadError
 from engine.model.attention_hook import ATTENTION_NAME
 from engine.model.gguf.dequantize import dequantize
+from engine.model.named_tensors import NamedTensors
 from engine.model.tensors import BlockTensor, TensorSource
 
 
@@ -36,8 +36,8 @@ class _EmptyOnMeta(TorchFunctionMode):
         return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
 
 
-class ModelTensors:
-    """The tensors of a model's parameters, found in a checkpoint. A :class:`engine.model.tensors.TensorSource`.
+class ModelTensors(NamedTensors):
+    """The tensors of a model's parameters, found in a checkpoint.
 
     A checkpoint may name them without the prefix of the model's body, and holds tied parameters once or twice. Other
     tensors of the checkpoint are ignored, as transformers ignores them.
@@ -52,11 +52,9 @@ class ModelTensors:
     """
 
     def __init__(self, source: TensorSource, module: PreTrainedModel, name: str) -> None:
-        self._source = source
         stored = set(source.names())
         prefix = f"{module.base_model_prefix}."
         parameters = dict(module.named_parameters(remove_duplicate=False))
-        #: the checkpoint's name of each parameter that it holds
         held = {
             parameter: found
             for parameter in parameters
@@ -64,38 +62,24 @@ class ModelTensors:
             if found in stored
         }
         tied = _tied_names(module)
-        self._names = {
+        stored_names = {
             parameter: held[other]
             for parameter in parameters
             for other in (*tied.get(parameter, ()), parameter)
             if other in held
         }
-        missing = sorted(parameters.keys() - self._names.keys())
+        missing = sorted(parameters.keys() - stored_names.keys())
         if missing:
             raise ModelLoadError(
                 f"The weights of {name} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them."
             )
-        for parameter, found in self._names.items():
+        for parameter, found in stored_names.items():
             if tuple(source.shape(found)) != tuple(parameters[parameter].shape):
                 raise ModelLoadError(
                     f"The weights of {name} cannot be loaded: the sizes of some tensors differ from config.json. "
                     "Download both files from the same source."
                 )
-
-    def names(self) -> Iterable[str]:
-        return self._names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._source.shape(self._names[name])
-
-    def block_format(self, name: str) -> str | None:
-        return self._source.block_format(self._names[name])
-
-    def read(self, name: str) -> Tensor | BlockTensor:
-        return self._source.read(self._names[name])
-
-    def release(self, part: Tensor) -> None:
-        self._source.release(part)
+        super().__init__(source, stored_names)
 
     def fill(self, module: PreTrainedModel, dtype: torch.dtype) -> None:
         """Gives a skeleton its embedding and everything that has one dimension, such as the weights of norms."""
@@ -107,28 +91,6 @@ class ModelTensors:
                     numbers = dequantize(tensor, dtype) if isinstance(tensor, BlockTensor) else tensor.to(dtype)
                     filled = nn.Parameter(numbers, requires_grad=False)
                     setattr(part, name.rpartition(".")[2], filled)
-
-
-class ModuleTensors:
-    """The parameters of a module that holds its weights. A :class:`engine.model.tensors.TensorSource`."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._parameters = dict(module.named_parameters(remove_duplicate=False))
-
-    def names(self) -> Iterable[str]:
-        return self._parameters
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._parameters[name].shape)
-
-    def block_format(self, _name: str) -> None:
-        return None
-
-    def read(self, name: str) -> Tensor:
-        return self._parameters[name].detach()
-
-    def release(self, part: Tensor) -> None:
-        """Does nothing: the module keeps its weights."""
 
 
 def _tied_names(module: PreTrainedModel) -> dict[str, tuple[str, ...]]:

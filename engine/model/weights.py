@@ -15,9 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import ATTENTION_NAME
-
-Progress = Callable[[str, float], None]
-"""Called with a description of the current activity and its progress, 0 to 1."""
+from engine.model.progress import Progress
 
 
 def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.device, progress: Progress) -> Any:

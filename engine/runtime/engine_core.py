@@ -8,7 +8,7 @@ from engine.execution.steps.overlapped import Readback
 from engine.execution.steps.selection import make_strategy
 from engine.execution.steps.strategy import ComputedStep, StepStrategy
 from engine.execution.submission import Submission
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.outputs import EngineStats, FinishReason
 from engine.runtime.metrics import EngineMetrics
 from engine.runtime.output_processor import OutputProcessor, StepOutput

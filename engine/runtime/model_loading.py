@@ -13,10 +13,10 @@ import torch
 from engine.device.memory import available_memory, clear_error_frames, release_memory
 from engine.errors import EngineError, ModelLoadError, first_line
 from engine.execution.capacity import suitable_num_threads
-from engine.execution.load import load_model
+from engine.execution.load import load_model, prepare_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
-from engine.model.load import LoadedModel, prepare_model
-from engine.model.weights import Progress
+from engine.model.loaded_model import LoadedModel
+from engine.model.progress import Progress
 from engine.outputs import ModelInfo
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.worker import Worker

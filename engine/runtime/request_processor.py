@@ -14,7 +14,7 @@ from weakref import ref
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
 from engine.sampling.logprobs import named

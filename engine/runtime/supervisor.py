@@ -31,8 +31,8 @@ from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from engine.model.load import LoadedModel
-    from engine.model.weights import Progress
+    from engine.model.loaded_model import LoadedModel
+    from engine.model.progress import Progress
     from engine.runtime.engine_core import EngineCore
     from engine.runtime.worker import Worker
 

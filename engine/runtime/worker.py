@@ -23,7 +23,7 @@ from engine.errors import (
 )
 from engine.execution.fault_isolation import as_request_error
 from engine.execution.submission import Submission
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.outputs import EngineStats
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.output_batcher import OutputBatcher, OutputBatches

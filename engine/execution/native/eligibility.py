@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
 
 from engine.execution.native.build import NotCompiled, is_compiled, load_library
 from engine.execution.native.decoder import max_rows
@@ -16,11 +17,16 @@ from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
+from engine.model.named_tensors import NamedTensors
 from engine.model.position_check import spread_positions
+from engine.model.progress import Progress
+from engine.model.safetensors_files import SafetensorsTensors
 from engine.model.tensors import TensorSource
-from engine.model.weights import Progress
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +34,13 @@ log = logging.getLogger(__name__)
 class NativeDecoders:
     """Prepares models for the C++ decoder. A :class:`engine.model.load.Decoders`."""
 
+    def __init__(self) -> None:
+        #: the files' name of each parameter, once a model's weights were read from safetensors files as they are
+        self.stored_names: Mapping[str, str] | None = None
+
     def runs_every_step(self, settings: EngineSettings) -> bool:
         try:
-            return _is_wanted(settings) and max_rows() == sys.maxsize
+            return runs_every_step(settings)
         except NotCompiled:
             return False  # prepare() says so
 
@@ -58,11 +68,23 @@ class NativeDecoders:
             weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             weights.log_repacked()
             check_sample(module, structure, tensors, number_format)
-            error = pack_and_check(module, weights, context_window, lambda done: progress("Packing weights", done))
+            error = pack_and_check(module, weights, context_window, lambda done: progress("Loading weights", done))
         except (NotCompiled, UnsupportedModel) as reason:
             return str(reason)
+        weights.seal()
+        if isinstance(tensors, NamedTensors) and isinstance(tensors.source, SafetensorsTensors):
+            self.stored_names = tensors.stored_names
         log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)
         return weights
+
+
+def runs_every_step(settings: EngineSettings) -> bool:
+    """Whether all steps of the models that the decoder can run are best run there.
+
+    Raises:
+        NotCompiled: the C++ code cannot be compiled here.
+    """
+    return _is_wanted(settings) and max_rows() == sys.maxsize
 
 
 def _is_wanted(settings: EngineSettings) -> bool:

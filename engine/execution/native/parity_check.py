@@ -35,7 +35,7 @@ from engine.execution.native.weights import CACHE_DTYPES, DecoderWeights, Linear
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, replaced_forwards
 from engine.model.gguf.dequantize import dequantize
-from engine.model.skeleton import ModuleTensors
+from engine.model.named_tensors import ModuleTensors
 from engine.model.tensors import BlockTensor, TensorSource
 
 MAX_TOKENS = 8
@@ -102,7 +102,7 @@ def pack_and_check(
     structure = weights.structure
     windows = [shape.sliding_window for shape in structure.shapes if shape.sliding_window is not None]
     num_tokens = min([MAX_TOKENS, context_window, *windows])  # the probe's attention has no window
-    batch = _batch(0, num_tokens, structure.vocab_size)
+    batch = text_batch(0, num_tokens, structure.vocab_size)
     packing = _PackingPass(model, weights, progress)
     try:
         with replaced_forwards(packing.forwards()):
@@ -118,7 +118,7 @@ def pack_and_check(
     caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, weights.dtype, torch.device("cpu")) for shape in structure.shapes]
     decoder = Decoder(weights, caches, [0] * len(caches))
     ends = sorted({0, num_tokens // 2, num_tokens - 1, num_tokens})  # a prompt, more of it, and a decode
-    ours = torch.cat([decoder.logits(_batch(*chunk, structure.vocab_size)) for chunk in pairwise(ends)])
+    ours = torch.cat([decoder.logits(text_batch(*chunk, structure.vocab_size)) for chunk in pairwise(ends)])
     error = float((ours - theirs.float()).norm() / theirs.float().norm())
     if not error <= _MAX_ERROR[weights.number_format]:  # true for NaN, too
         raise UnsupportedModel(f"its logits differ from C++ by {error:.1e}")
@@ -199,7 +199,7 @@ class _Sample:
         decoder = Decoder(weights, ours, [0] * len(ours))
         found, expected = [], []
         for start, stop in pairwise((0, *_SAMPLE_CHUNK_ENDS)):
-            batch = _batch(start, stop, self._structure.vocab_size)
+            batch = text_batch(start, stop, self._structure.vocab_size)
             found.append(decoder.logits(batch))
             caches = dict(zip(self._chosen, theirs, strict=True))
             expected.append(_logits(self._model, batch, caches, self._num_layers))
@@ -252,7 +252,7 @@ def _caches(structure: Structure, dtype: torch.dtype) -> list[LayerCache]:
     return [LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, dtype, torch.device("cpu")) for shape in structure.shapes]
 
 
-def _batch(start: int, stop: int, vocab_size: int) -> Batch:
+def text_batch(start: int, stop: int, vocab_size: int) -> Batch:
     """Returns a batch with the tokens ``start`` to ``stop`` of a text that is alone in its cache."""
     positions = torch.arange(start, stop)
     blocks = tuple(range(-(-stop // _BLOCK_SIZE)))

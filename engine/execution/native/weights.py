@@ -361,6 +361,11 @@ class DecoderWeights:
         for weight in weights:
             self._release(weight)
 
+    def seal(self) -> None:
+        """Lets go of the checkpoint, once everything is packed."""
+        _ = self.layers
+        del self._tensors
+
     @cached_property
     def layers(self) -> tuple[LayerWeights, ...]:
         """All layers; their groups are packed."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.errors import ModelLoadError
 from engine.execution.load import load_model
-from engine.model.load import LoadedModel
-from engine.model.weights import Progress
+from engine.model.loaded_model import LoadedModel
+from engine.model.progress import Progress
 from engine.settings import EngineSettings
 
 

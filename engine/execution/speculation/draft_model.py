@@ -14,7 +14,7 @@ from math import inf
 from engine.errors import ModelLoadError
 from engine.execution.attention.base import AttentionKernel
 from engine.execution.runner import Runner
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout, LayerGroup
 from engine.scheduling.step_plan import Chunk, StepPlan

@@ -7,7 +7,7 @@ from engine.execution.capacity import Capacity
 from engine.execution.speculation.draft_model import DraftModel
 from engine.execution.speculation.prompt_lookup import PromptLookup
 from engine.execution.speculation.proposer import Proposer
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.settings import EngineSettings
 
 

@@ -18,7 +18,7 @@ from engine.execution.steps.sequential import SequentialSteps
 from engine.execution.steps.speculative import SpeculativeSteps
 from engine.execution.steps.strategy import StepStrategy
 from engine.execution.submission import Submission
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.sampling.sampler import Sampler
 from engine.scheduling.scheduler import Scheduler
 from engine.settings import EngineSettings

@@ -16,8 +16,8 @@ from engine.model.gguf.model_file import FLOATS, GgufModel, open_gguf
 from engine.model.gguf.names import plan_parameters
 from engine.model.gguf.source import GgufSource
 from engine.model.gguf.tokenizer import make_tokenizer
+from engine.model.progress import Progress
 from engine.model.safetensors_folder import refuse_what_cannot_run
-from engine.model.weights import Progress
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
 

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import ATTENTION_NAME
+from engine.model.progress import Progress
 from engine.model.quantized.source import DequantizedSource
-from engine.model.weights import Progress, reported_loading, too_large
+from engine.model.weights import reported_loading, too_large
 
 log = logging.getLogger(__name__)
 

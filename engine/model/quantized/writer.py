@@ -23,9 +23,9 @@ from engine.errors import InvalidRequestError, ModelLoadError
 from engine.model.checkpoint import Checkpoint
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
 from engine.model.load import open_checkpoint
+from engine.model.progress import Progress
 from engine.model.safetensors_writer import MAX_FILE_BYTES, PlannedTensor, write_files
 from engine.model.tensors import TensorSource
-from engine.model.weights import Progress
 from engine.settings import EngineSettings
 
 NumberFormat = Literal["int4", "int8"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine import EngineSettings, SamplingParams
 from engine.execution.load import load_model
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 

@@ -19,8 +19,8 @@ from engine.execution.native.decoder import Decoder
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
-from engine.model.skeleton import ModuleTensors
+from engine.model.loaded_model import LoadedModel
+from engine.model.named_tensors import ModuleTensors
 from engine.model.tensors import BlockTensor
 from testing.blocks import dequantize_blocks, make_blocks, quantize_blocks
 from testing.models import make_model

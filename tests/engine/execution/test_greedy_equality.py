@@ -23,7 +23,7 @@ from engine.execution.attention.base import AttentionCall
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence

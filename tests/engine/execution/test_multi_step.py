@@ -18,7 +18,7 @@ from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.execution.steps import multi_step
 from engine.execution.steps.multi_step import MultiSteps
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from testing.core_requests import (

@@ -21,7 +21,7 @@ from engine.execution.native.compiler import VARIANTS, Variant, compile_library,
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from testing.models import make_model
 from testing.native import FORMATS, needs_8_bits, needs_compiler
 

@@ -32,7 +32,7 @@ from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.model.attention_hook import ATTENTION_NAME
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.model.position_check import spread_positions
 from engine.model.probe import probe_calls
 from engine.runtime.engine_core import EngineCore

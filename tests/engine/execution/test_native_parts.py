@@ -28,7 +28,7 @@ from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.model.attention_hook import ATTENTION_NAME
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.model.position_check import spread_positions
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import LayerShape
@@ -55,8 +55,8 @@ def other_families(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(FAMILIES, name, family)
 
 
-def load(path: Path, dtype: str = "bfloat16") -> LoadedModel:
-    settings = EngineSettings(model=str(path), device="cpu", dtype=dtype)
+def load(path: Path, dtype: str = "bfloat16", *, native: bool = True) -> LoadedModel:
+    settings = EngineSettings(model=str(path), device="cpu", dtype=dtype, native=native)
     return load_model(settings, lambda _stage, _fraction: None)
 
 
@@ -282,7 +282,7 @@ def test_far_positions_are_turned_in_cpp_as_in_transformers(tmp_path: Path) -> N
     path = make_model(
         tmp_path / "model", "mistral-window", max_position_embeddings=end, config={"sliding_window": window}
     )
-    model = load(path, "float32")
+    model, reference = load(path, "float32"), load(path, "float32", native=False)
     assert model.decoder is not None
     for start in (16_384, end - 64):
         positions = torch.arange(start, start + 64)
@@ -306,7 +306,7 @@ def test_far_positions_are_turned_in_cpp_as_in_transformers(tmp_path: Path) -> N
             (GroupStep(batch.slots[0], kernel.prepare(batch.sequences[0], model.device)),),
         )
         with torch.inference_mode():
-            expected = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, paged)
+            expected = reference.logits(batch.input_ids, batch.position_ids, batch.logits_rows, paged)
         assert isinstance(model.decoder, DecoderWeights)
         found = Decoder(model.decoder, ours, [0] * len(ours)).logits(batch)
         assert float((found - expected).norm() / expected.norm()) < 1e-5

@@ -19,7 +19,7 @@ import engine.execution.capacity
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.output_processor import StepOutput
 from engine.sampling import async_sampler, gpu

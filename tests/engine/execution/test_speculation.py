@@ -21,7 +21,7 @@ from engine.execution.speculation.draft_loading import with_draft_model
 from engine.execution.speculation.draft_model import DraftModel
 from engine.execution.speculation.prompt_lookup import continuation
 from engine.execution.steps.speculative import SpeculativeSteps
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine import EngineSettings, SamplingParams
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from testing.architectures import CAUSAL_TYPES, load_exactly, load_or_refuse, save_tiny_model

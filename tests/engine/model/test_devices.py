@@ -10,7 +10,7 @@ import torch
 from engine import EngineSettings, ModelLoadError
 from engine.execution.capacity import GIB, gpu_budget, run_largest_step
 from engine.execution.load import load_model
-from engine.model import load
+from engine.model.placement import choose_device
 from testing.models import make_model
 
 
@@ -31,8 +31,8 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], br
 
 def test_auto_takes_a_gpu_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, (9, 0))
-    assert load._choose_device("auto").type == "cuda"
-    assert load._choose_device("cpu").type == "cpu"
+    assert choose_device("auto").type == "cuda"
+    assert choose_device("cpu").type == "cpu"
 
 
 @pytest.mark.parametrize(("capability", "broken", "says"), [((6, 1), False, "7.5"), ((8, 0), True, "insufficient")])
@@ -40,9 +40,9 @@ def test_auto_passes_over_a_gpu_that_does_not(
     capability: tuple[int, int], broken: bool, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_gpu(monkeypatch, capability, broken)
-    assert load._choose_device("auto").type == "cpu"
+    assert choose_device("auto").type == "cpu"
     with pytest.raises(ModelLoadError, match=says):
-        load._choose_device("cuda")
+        choose_device("cuda")
 
 
 def test_the_cache_takes_what_is_left_of_the_gpus_share() -> None:
@@ -58,6 +58,7 @@ def test_the_largest_step_computes_without_a_cache(family: str, tmp_path: Path) 
     )
     model = load_model(settings, lambda _stage, _fraction: None)
     shapes: list[torch.Size] = []
+    assert model.module is not None
     model.module.register_forward_hook(lambda _module, _args, output: shapes.append(output.logits.shape))
     run_largest_step(model, settings)
     assert shapes == [(1, 7, model.vocab_size)]

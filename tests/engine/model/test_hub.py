@@ -15,7 +15,7 @@ import pytest
 from engine import EngineSettings, ModelLoadError
 from engine.execution.load import load_model
 from engine.model.hub import fetch_description, fetch_weights
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from testing.hub import Hub
 from testing.models import make_model
 

@@ -135,9 +135,13 @@ def test_a_linear_layer_that_does_more_stays_as_it_is() -> None:
 )
 def test_who_reads_the_same_shares_a_product(family: str, per_layer: int, tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", family, layers=3)
-    model = load_model(EngineSettings(model=str(path), dtype="bfloat16"), lambda _stage, _fraction: None)
+    model, plain = (
+        load_model(EngineSettings(model=str(path), dtype=dtype, native=False), lambda _stage, _fraction: None)
+        for dtype in ("bfloat16", "float32")
+    )
+    assert model.module is not None
+    assert plain.module is not None
     assert len(fused_linears(model.module)) == 3 * per_layer + 1  # and the output layer
-    plain = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None)
     assert fused_linears(plain.module) == []
     assert model.num_parameters == plain.num_parameters == sum(one.numel() for one in plain.module.parameters())
 
@@ -202,6 +206,7 @@ def exact() -> Exact:
 @pytest.mark.slow
 def test_eight_bits_cost_the_guide_hardly_anything(exact: Exact) -> None:
     rough = load_guide("float32", "int8")
+    assert rough.module is not None
     assert {type(one) for one in fused_linears(rough.module)} == {Int8Linear}
     before, after = exact.predicted, compare(rough, exact.dialogues, exact.choices)
     assert before.num_tokens > 200
@@ -266,6 +271,7 @@ def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(
     with caplog.at_level("INFO", logger="engine.model.load"):
         rough = load_guide("bfloat16", "int4")
     assert "linear layers of models/guide: 28 in 4 bits, 1 in 8 bits" in caplog.text
+    assert rough.module is not None
     assert type(rough.module.lm_head) is Int8Linear
     before, after = exact.predicted, compare(rough, exact.dialogues, exact.choices)
     assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.1

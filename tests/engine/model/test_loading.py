@@ -21,7 +21,7 @@ from transformers import (
 
 from engine import Engine, EngineSettings, ModelLoadError
 from engine.execution.load import load_model
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine import ModelLoadError
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from testing.architectures import CAUSAL_TYPES, load_exactly, load_or_refuse
 from testing.native import needs_8_bits
 

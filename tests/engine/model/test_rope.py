@@ -12,7 +12,7 @@ import torch
 
 from engine import EngineSettings, SamplingParams
 from engine.execution.load import load_model
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 from testing.reference import Comparison, Reference, ReferenceReply

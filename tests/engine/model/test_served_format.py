@@ -11,7 +11,7 @@ import torch
 from engine import Engine, EngineSettings, ModelLoadError
 from engine.execution.load import load_model
 from engine.model import served_format
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.model.sizing import WEIGHT_FORMATS, model_size
 from testing import quantized
 from testing.gguf_files import make_gguf

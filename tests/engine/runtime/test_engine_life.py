@@ -30,7 +30,7 @@ from engine import (
 )
 from engine.execution.load import load_model
 from engine.model.folders import UNKNOWN_LENGTH, expected_info
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime import model_loading
 from engine.runtime.output_processor import StepOutput
 from engine.runtime.supervisor import Supervisor

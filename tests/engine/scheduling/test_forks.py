@@ -10,7 +10,7 @@ import pytest
 from engine import Delta, Engine, EngineSettings, SamplingParams
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 from testing.waiting import eventually

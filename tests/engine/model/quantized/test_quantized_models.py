@@ -15,7 +15,7 @@ from torch import Tensor
 from engine import EngineSettings, ModelLoadError
 from engine.execution.load import load_model
 from engine.model.attention_hook import LayerProbe
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from testing import quantized
 from testing.models import make_model
 from testing.quantized import Packing, edit_config, edit_tensors, save_quantized

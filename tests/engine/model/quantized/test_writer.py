@@ -15,7 +15,7 @@ from torch import Tensor
 from engine import EngineSettings, InvalidRequestError, ModelLoadError, quantize_checkpoint
 from engine.execution.load import load_model
 from engine.model.linears import to_int4, to_int8
-from engine.model.load import LoadedModel
+from engine.model.loaded_model import LoadedModel
 from engine.model.quantized import writer
 from testing import quantized
 from testing.gguf_files import make_gguf

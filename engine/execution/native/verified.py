@@ -1,0 +1,206 @@
+"""Remembers models that passed all checks, so that a later start needs none of transformers' model code.
+
+Importing that code takes longer than loading a small model. A record holds what was read from the model's module: its
+structure, its tensors' names, and some of its logits. Its key covers everything that the checks depend on but the
+weights' values: the files beside the weights, the tensors' headers, the versions of the libraries, our code and the
+compiled decoder. Each start compares the decoder's logits with the recorded ones, so other weights under the same names
+do not pass, nor does a record that is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import first_line
+from engine.execution.attention.base import LayerCache
+from engine.execution.native.build import cache_folder, load_library
+from engine.execution.native.constants import LayerConstants, Rotary
+from engine.execution.native.decoder import Decoder
+from engine.execution.native.modules import DecoderNames, LayerNames, NormName
+from engine.execution.native.parity_check import text_batch
+from engine.execution.native.structure import Structure
+from engine.execution.native.weights import DecoderWeights
+from engine.model.attention_hook import AttentionNeeds
+from engine.scheduling.cache_layout import LayerShape
+from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
+_CODE = tuple(Path(__file__).parents[2] / part for part in ("model", "execution", "scheduling", "text"))
+_TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
+_MAX_RECORDS = 32
+"""Records that are kept; the ones that were written longest ago are deleted first."""
+_BLOCK_SIZE = 16
+_NUM_TOKENS = 8
+_NUM_LOGITS = 64  #: of each token
+_MAX_DIFFERENCE = 1e-6
+"""Most that the logits may differ from the recorded ones, relative to their norm: the same machine code computes the
+same."""
+_CLASSES = (Structure, DecoderNames, LayerNames, NormName, LayerConstants, Rotary, LayerShape, AttentionNeeds)
+_RECORDED: Mapping[str, type[Any]] = {one.__name__: one for one in _CLASSES}
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedModel:
+    """What a load found out about a model."""
+
+    structure: Structure
+    number_format: str
+    needs: AttentionNeeds
+    stored_names: Mapping[str, str]  #: the checkpoint's name of each parameter
+    tokenizer_class: str  #: ``module:name``
+    max_position_embeddings: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    num_parameters: int
+    weight_bytes: int
+    has_unused_adapter: bool
+    logits: Tensor  #: float32, a sample of the decoder's logits
+
+
+def logits_sample(weights: DecoderWeights) -> Tensor:
+    """Returns some of the decoder's logits on a few tokens, float32 ``[n]``."""
+    structure = weights.structure
+    num_tokens = min([_NUM_TOKENS, *(shape.sliding_window or _NUM_TOKENS for shape in structure.shapes)])
+    device = torch.device("cpu")
+    caches = [LayerCache.zeros(one, 1, _BLOCK_SIZE, weights.dtype, device) for one in structure.shapes]
+    decoder = Decoder(weights, caches, [0] * len(caches))
+    logits = decoder.logits(text_batch(0, num_tokens, structure.vocab_size))
+    return logits[:, :: -(-structure.vocab_size // _NUM_LOGITS)].flatten().clone()
+
+
+def matches(record: VerifiedModel, weights: DecoderWeights) -> bool:
+    """Whether the decoder computes the recorded logits with these weights."""
+    found = logits_sample(weights)
+    if found.shape != record.logits.shape:
+        return False
+    return bool((found - record.logits).norm() <= _MAX_DIFFERENCE * record.logits.norm())  # false for NaN
+
+
+def record_path(folder: Path, settings: EngineSettings, dtype: torch.dtype) -> Path:
+    """Returns the place of the record of a model folder.
+
+    Raises:
+        NotCompiled: there is no compiled decoder, or no cache folder.
+        OSError: a file cannot be read.
+    """
+    key = hashlib.sha256(json.dumps([str(dtype), settings.quantization, *map(_version, _PACKAGES)]).encode())
+    key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder
+    key.update(Path(load_library()._name).read_bytes())
+    for place in _CODE:
+        for file in sorted(place.rglob("*.py")):
+            key.update(file.read_bytes())
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _TEXT_SUFFIXES or file.suffix == ".safetensors":
+            key.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
+            key.update(_header(file) if file.suffix == ".safetensors" else file.read_bytes())
+    return cache_folder() / f"verified-{key.hexdigest()[:32]}.json"
+
+
+def read_record(path: Path) -> VerifiedModel | None:
+    """Returns a record; None if there is none that can be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"), object_hook=_decode)
+        record = VerifiedModel(**values)
+        return record if isinstance(record.structure, Structure) and isinstance(record.logits, Tensor) else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        log.info("a record of a checked model is ignored: %s cannot be read (%s)", path, first_line(error))
+        return None
+
+
+def write_record(path: Path, record: VerifiedModel) -> None:
+    """Writes a record, which appears whole or not at all. A folder that cannot be written to is left alone."""
+    try:
+        text = json.dumps({field.name: getattr(record, field.name) for field in fields(record)}, default=_encode)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, path)
+        records = sorted(path.parent.glob("verified-*.json"), key=lambda one: one.stat().st_mtime, reverse=True)
+        for old in records[_MAX_RECORDS:]:
+            old.unlink(missing_ok=True)
+    except (OSError, TypeError) as error:
+        log.info("the next start will check the model again: %s cannot be written (%s)", path, first_line(error))
+
+
+def tokenizer_class(tokenizer: Any, folder: Path) -> str | None:
+    """Returns the class that loads the same tokenizer on its own; None if it takes more than that."""
+    kind = type(tokenizer)
+    try:
+        again = kind.from_pretrained(folder)
+        is_same = all(_description(again)[part] == text for part, text in _description(tokenizer).items())
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, ImportError):
+        return None
+    return f"{kind.__module__}:{kind.__qualname__}" if is_same else None
+
+
+def load_tokenizer(name: str, folder: Path) -> Any:
+    """Returns the tokenizer of a class that :func:`tokenizer_class` returned."""
+    module, _, kind = name.partition(":")
+    return getattr(import_module(module), kind).from_pretrained(folder)
+
+
+def _description(tokenizer: Any) -> dict[str, object]:
+    return {
+        "backend": tokenizer.backend_tokenizer.to_str(),
+        "special": tokenizer.special_tokens_map,
+        "added": {id_: repr(token) for id_, token in tokenizer.added_tokens_decoder.items()},
+        "template": tokenizer.chat_template,
+        "length": tokenizer.model_max_length,
+        "cleans": getattr(tokenizer, "clean_up_tokenization_spaces", None),
+        "side": (tokenizer.padding_side, tokenizer.truncation_side),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _header(file: Path) -> bytes:
+    """Returns a safetensors file's header: names, dtypes, shapes and places of its tensors."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        return opened.read(min(size, file.stat().st_size))
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return {"tensor": value.flatten().tolist(), "shape": list(value.shape)}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if is_dataclass(value) and type(value).__name__ in _RECORDED:
+        return {
+            "class": type(value).__name__,
+            "fields": {field.name: getattr(value, field.name) for field in fields(value)},
+        }
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    match value:
+        case {"tensor": numbers, "shape": shape}:
+            return torch.tensor(numbers, dtype=torch.float32).view(*shape)
+        case {"dtype": str(name)} if len(value) == 1:
+            return getattr(torch, name)
+        case {"class": str(name), "fields": values}:
+            return _RECORDED[name](**{key: tuple(one) if isinstance(one, list) else one for key, one in values.items()})
+    return value
