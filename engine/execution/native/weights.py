@@ -63,14 +63,12 @@ class HugePageArena:
     def __init__(self) -> None:
         self._slabs: list[Tensor] = []
         self._slab = torch.empty(0, dtype=torch.uint8)
-        self._full: list[Tensor] = []  #: kept alive: tables of panels hold addresses only
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Returns a tensor in the arena, whose contents are undefined."""
         size = math.prod(shape) * dtype.itemsize
         if self._used + size > len(self._slab):
-            self._full.append(self._slab)
             # NumPy asks for pages of 2 MiB.
             self._slab = torch.from_numpy(np.empty(max(size, _SLAB_BYTES) + _ALIGNMENT, dtype=np.uint8))
             self._slabs.append(self._slab)
