@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 
 
 @contextmanager
-def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[[Tensor], Tensor]]]) -> Iterator[None]:
+def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
     """Replaces the ``forward`` of modules within the context. The modules must have no own ``forward`` attribute."""
     replaced: list[nn.Module] = []
     try:
@@ -30,7 +31,7 @@ def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[[Tensor], Ten
 
 @contextmanager
 def stubbed_linears(module: nn.Module) -> Iterator[None]:
-    """Replaces linear layers within the context by stubs that read no weight and round nothing.
+    """Replaces linear layers and experts within the context by stubs that read no weight and round nothing.
 
     A stub returns the row's own numbers, as many as the layer has outputs.
     """
@@ -39,8 +40,20 @@ def stubbed_linears(module: nn.Module) -> Iterator[None]:
         columns = torch.arange(linear.out_features) % linear.in_features
         return lambda rows: rows.index_select(-1, columns.to(rows.device))
 
-    with replaced_forwards([(part, stub(part)) for part in module.modules() if is_plain(part)]):
+    linears = [(part, stub(part)) for part in module.modules() if is_plain(part)]
+    experts = [(part, _first) for part in module.modules() if is_experts(part)]
+    with replaced_forwards([*linears, *experts]):
         yield
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module holds the weights of a mixture's experts, in three dimensions."""
+    wide = {name for name, weight in module.named_parameters(recurse=False) if weight.ndim == 3}
+    return wide == {"gate_up_proj", "down_proj"}
+
+
+def _first(hidden_states: Tensor, *_chosen: Any, **_named: Any) -> Tensor:
+    return hidden_states
 
 
 @contextmanager

@@ -82,11 +82,12 @@ class ModelTensors(NamedTensors):
         super().__init__(source, stored_names)
 
     def fill(self, module: PreTrainedModel, dtype: torch.dtype) -> None:
-        """Gives a skeleton its embedding and everything that has one dimension, such as the weights of norms."""
+        """Gives a skeleton its embedding and all that is small: the weights of norms and routers, biases."""
         embedding = module.get_input_embeddings()
         for path, part in module.named_modules():
             for name, parameter in list(part.named_parameters(prefix=path, recurse=False)):
-                if parameter.ndim == 1 or part is embedding:
+                is_small = parameter.ndim <= (1 if isinstance(part, nn.Linear | nn.Embedding) else 2)
+                if is_small or part is embedding:
                     tensor = self.read(name)
                     numbers = dequantize(tensor, dtype) if isinstance(tensor, BlockTensor) else tensor.to(dtype)
                     filled = nn.Parameter(numbers, requires_grad=False)

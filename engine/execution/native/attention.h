@@ -84,6 +84,11 @@ struct OnlineSoftmax {
     }
 };
 
+// Returns the softmax of a head before any key: a sink is a score without a value.
+inline OnlineSoftmax first_softmax(const Layer& layer, int64_t head) {
+    return layer.sinks ? OnlineSoftmax{layer.sinks[head], 1} : OnlineSoftmax();
+}
+
 // A thread's temporary buffers, reused between calls. Integers hold words of 32 bits: numbers of the cache's dtype, or
 // pairs of bfloat16. The kernels say how each is laid out.
 struct AttentionScratch {

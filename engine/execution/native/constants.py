@@ -8,25 +8,20 @@ constants that :mod:`engine.execution.native.parts` then refuses.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import first_line
+from engine.execution.native.activations import Activation, recognise
+from engine.execution.native.experts import Routing, gated, read_routing, run_in_float32
 from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, frequencies
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.rope import LENGTH_DEPENDENT
-
-ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"silu": F.silu, "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh")}
-)
-"""Activations of the gate, in the order of elementwise.h."""
 
 _POSITIONS = (1, 3, 77, 1003)  #: far enough apart that any two rotary embeddings differ
 _SMALL, _LARGE = 1e-3, 1e8
@@ -64,6 +59,7 @@ class LayerConstants:
     softcap: float  #: of the scaled scores; 0 for none
     attention_multiplier: float  #: of the attention's output, when it is added to the residual stream
     mlp_multiplier: float
+    routing: Routing | None  #: None for an MLP without experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Constants:
 
     layers: tuple[LayerConstants, ...]
     rotary: tuple[Rotary, ...]
-    activation: str  #: one of :data:`ACTIVATIONS`
+    activation: Activation
     embedding_scale: float
     logits_scale: float
     logits_softcap: float  #: of the scaled logits; 0 for none
@@ -115,7 +111,7 @@ def measure(model: Any, modules: DecoderModules) -> Constants:
             layer if layer.rotary is None else replace(layer, rotary=used.index(layer.rotary)) for layer in layers
         ),
         rotary=tuple(tables[index] for index in used),
-        activation=_activation(modules.layers[0].activation),
+        activation=_activation(modules.layers[0]),
         embedding_scale=scale * _ratio(streams[0][0], embedded),
         logits_scale=logits_scale,
         logits_softcap=logits_softcap,
@@ -142,23 +138,27 @@ class _Recorder(LayerProbe):
         self.outputs: dict[nn.Module, Tensor] = {}
         self.attended: list[_Attended] = []  #: in the order of the layers, which may be some of a model's
 
-    def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    def forwards(self) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
         """Yields each module with the function that replaces its ``forward``."""
         embedding, lm_head = self._modules.embedding, self._modules.lm_head
         embed = embedding.forward
-        yield embedding, lambda tokens: self._record(embedding, tokens, embed(tokens).float())
+        yield embedding, lambda tokens: self._record(embedding, tokens.unsqueeze(-1), embed(tokens).float())
         for layer in self._modules.layers:
             for norm in layer.norms:
                 yield norm, self._own(norm)
             for linear in layer.linears:
                 yield linear, self._stub(linear)
+            if layer.experts is not None:
+                yield layer.router, self._route(layer.router)
+                yield layer.experts, self._experts(layer.experts)
         yield self._modules.norm, self._own(self._modules.norm)
         yield lm_head, self._logits
 
     def stream(self, layer: int) -> tuple[Tensor, Tensor]:
         """Returns the residual stream before the attention of a layer, and before its MLP."""
         modules = self._modules.layers[layer]
-        before = (modules.attention_norm or modules.qkv[0], modules.mlp_norm or modules.gate_up[0])
+        first_of_mlp = modules.gate_up[0] if modules.experts is None else modules.router
+        before = (modules.attention_norm or modules.qkv[0], modules.mlp_norm or first_of_mlp)
         return self.inputs[before[0]], self.inputs[before[1]]
 
     def attend(
@@ -179,7 +179,7 @@ class _Recorder(LayerProbe):
         return torch.randn(*size, generator=self._dice)
 
     def _record(self, module: nn.Module, rows: Tensor, output: Tensor) -> Tensor:
-        self.inputs[module], self.outputs[module] = rows[0], output[0]
+        self.inputs[module], self.outputs[module] = (part.flatten(0, -2) for part in (rows, output))
         return output
 
     def _own(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -188,6 +188,16 @@ class _Recorder(LayerProbe):
 
     def _stub(self, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
         return lambda rows: self._record(linear, rows, self._random(*rows.shape[:-1], linear.out_features))
+
+    def _route(self, router: nn.Module) -> Callable[[Tensor], Any]:
+        def forward(rows: Tensor) -> Any:
+            self._record(router, rows, rows)
+            return run_in_float32(router, rows)
+
+        return forward
+
+    def _experts(self, experts: nn.Module) -> Callable[..., Tensor]:
+        return lambda rows, *_chosen: self._record(experts, rows, self._random(*rows.shape))
 
     def _logits(self, rows: Tensor) -> Tensor:
         size = torch.tensor([_SMALL, _LARGE]).view(1, 2, 1)
@@ -210,7 +220,8 @@ def _layer_constants(
         attention_scale=call.scale,
         softcap=call.softcap,
         attention_multiplier=_ratio(between - before, recorder.outputs[layer.attention_output_norm or layer.output]),
-        mlp_multiplier=_ratio(after - between, recorder.outputs[layer.mlp_output_norm or layer.down]),
+        mlp_multiplier=_ratio(after - between, recorder.outputs[layer.mlp_output_norm or layer.down or layer.experts]),
+        routing=None if layer.experts is None else read_routing(layer.router, layer.experts),
     )
 
 
@@ -247,9 +258,8 @@ def embedding_scale(embedding: nn.Embedding) -> float:
     return float(type(ones).forward(ones, torch.zeros(1, dtype=torch.int64)).float().mean())
 
 
-def _activation(found: Callable[[Tensor], Tensor]) -> str:
-    gate = torch.linspace(-10, 10, 101)
-    return min(ACTIVATIONS, key=lambda name: float((ACTIVATIONS[name](gate) - found(gate)).abs().max()))
+def _activation(layer: LayerModules) -> Activation:
+    return recognise((lambda gate, up: layer.activation(gate) * up) if layer.experts is None else gated(layer.experts))
 
 
 def _logits_constants(rows: Tensor, found: Tensor) -> tuple[float, float]:

@@ -207,6 +207,8 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
     auto* probs = reinterpret_cast<Prob*>(ensure_size(scratch.probs, heads * kKeyBlock));
     for (int64_t at = 0; at < heads * dim; at += kLanes) store(load<Floats>(queries + at), converted + at);
     partial.clear(heads, dim);
+    if (split == 0)
+        for (int64_t head = 0; head < heads; ++head) partial.softmax[head] = first_softmax(layer, head);
     float* const sums = partial.sums.data();
     int64_t two_offsets[2][kKeyBlock], *offsets = two_offsets[0], *next_offsets = two_offsets[1];
     // Past the end, the last key is repeated as padding; its prob is 0.

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from engine.execution.attention.base import LayerCache
 from engine.execution.batch import Batch
+from engine.execution.native.activations import KINDS
 from engine.execution.native.build import load_library
-from engine.execution.native.constants import ACTIVATIONS
+from engine.execution.native.experts import Routing
 from engine.execution.native.modules import NORMS
 from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
 from engine.execution.native.structure import LANES
-from engine.execution.native.weights import DecoderWeights, PackedLinear
+from engine.execution.native.weights import DecoderWeights, ExpertWeights, PackedLinear
 from engine.sampling.sampler import SamplingRow
 
 MAX_ROWS_WITHOUT_AVX512 = 64
@@ -63,10 +64,22 @@ class _PackedLinear(ctypes.Structure):
     )
 
 
+class _Experts(ctypes.Structure):
+    _fields_ = (
+        ("gate_up", ctypes.POINTER(_PackedLinear)),
+        ("down", ctypes.POINTER(_PackedLinear)),
+        ("router", ctypes.c_void_p),
+        ("router_bias", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "per_token", "intermediate", "is_normalized")),
+        ("scale", ctypes.c_float),
+    )
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in NORMS),
+        *((name, ctypes.c_void_p) for name in (*NORMS, "sinks")),
         *((name, _PackedLinear) for name in ("qkv", "output", "gate_up", "down")),
+        ("experts", ctypes.POINTER(_Experts)),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("window", "group", "rotary")),
@@ -97,7 +110,13 @@ class _Model(ctypes.Structure):
                 *("head_dim", "vocab_size", "block_size", "num_rotary", "activation", "norms_all_heads"),
             )
         ),
-        *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "logits_scale", "logits_softcap")),
+        *(
+            (name, ctypes.c_float)
+            for name in (
+                *("activation_alpha", "activation_limit", "up_offset"),
+                *("epsilon", "embedding_scale", "logits_scale", "logits_softcap"),
+            )
+        ),
     )
 
 
@@ -138,11 +157,16 @@ class Decoder:
         self._steps.restype = ctypes.c_int64
         self._weights = weights  # kept alive: the structures hold addresses only
         self._caches = tuple(caches)
+        self._experts = [  # of each layer; kept alive
+            None if layer.experts is None or constants.routing is None else _experts(layer.experts, constants.routing)
+            for layer, constants in zip(weights.layers, structure.layers, strict=True)
+        ]
         self._layers = (_Layer * len(weights.layers))(
             *(
                 _Layer(
-                    *(_address(getattr(layer, name)) for name in NORMS),
+                    *(_address(getattr(layer, name)) for name in (*NORMS, "sinks")),
                     *map(_packed_linear, (layer.qkv, layer.output, layer.gate_up, layer.down)),
+                    self._experts[index],
                     _address(cache.keys),
                     _address(cache.values),
                     shape.sliding_window or 0,
@@ -153,8 +177,8 @@ class Decoder:
                     constants.attention_multiplier,
                     constants.mlp_multiplier,
                 )
-                for layer, constants, shape, cache, group in zip(
-                    weights.layers, structure.layers, structure.shapes, caches, group_of_layer, strict=True
+                for index, (layer, constants, shape, cache, group) in enumerate(
+                    zip(weights.layers, structure.layers, structure.shapes, caches, group_of_layer, strict=True)
                 )
             )
         )
@@ -178,8 +202,11 @@ class Decoder:
             structure.vocab_size,
             caches[0].keys.shape[1],
             len(structure.rotary),
-            list(ACTIVATIONS).index(structure.activation),
+            KINDS.index(structure.activation.kind),
             structure.norms_all_heads,
+            structure.activation.alpha,
+            structure.activation.limit,
+            structure.activation.up_offset,
             structure.epsilon,
             structure.embedding_scale,
             structure.logits_scale,
@@ -275,7 +302,28 @@ def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:
     )
 
 
-def _packed_linear(product: PackedLinear) -> _PackedLinear:
+def _experts(weights: ExpertWeights, routing: Routing) -> Any:
+    """Returns a pointer to the structure, which keeps it alive."""
+    packed = [
+        (_PackedLinear * len(linears))(*map(_packed_linear, linears)) for linears in (weights.gate_up, weights.down)
+    ]
+    return ctypes.pointer(
+        _Experts(
+            *packed,
+            _address(weights.router),
+            _address(weights.router_bias),
+            routing.num_experts,
+            routing.per_token,
+            routing.intermediate,
+            routing.is_normalized,
+            routing.scale,
+        )
+    )
+
+
+def _packed_linear(product: PackedLinear | None) -> _PackedLinear:
+    if product is None:
+        return _PackedLinear()
     parts = (product.weight, product.scales, product.weight_sums, product.bias)
     return _PackedLinear(*map(_address, parts), product.weight.shape[0] * LANES)
 

@@ -56,12 +56,26 @@ inline void apply_rope(float* head, const float* angles, const Rotary& rotary) {
     }
 }
 
-constexpr int64_t kSilu = 0, kGeluTanh = 1;  // activations; ACTIVATIONS of structure.py
+constexpr int64_t kSilu = 0, kGeluTanh = 1;  // activations; KINDS of activations.py
 
-// A gated linear unit (arXiv 2002.05202): activation(gate) * up. Both activations are gate * sigmoid(z): SiLU with
-// z = gate, and GELU in its tanh approximation (arXiv 1606.08415) with z = 2 sqrt(2 / pi) (gate + 0.044715 gate^3).
-inline Floats gated(int64_t activation, Floats gate, Floats up) {
-    Floats z = gate;
-    if (activation == kGeluTanh) z = 1.5957691216057308f * gate * (0.044715f * gate * gate + 1.0f);
-    return gate / (1 + exponential(-z)) * up;
+// A gated linear unit (arXiv 2002.05202): activation(gate) * (up + up_offset), with gate at most activation_limit and up
+// between -activation_limit and activation_limit. Both activations are gate * sigmoid(z): SiLU with
+// z = activation_alpha * gate, and GELU in its tanh approximation (arXiv 1606.08415) with
+// z = 2 sqrt(2 / pi) (gate + 0.044715 gate^3).
+inline Floats gated(const Model& model, Floats gate, Floats up) {
+    if (const float limit = model.activation_limit; limit < INFINITY) {
+        gate = gate > limit ? Floats{} + limit : gate;  // NaN stays NaN
+        up = up > limit ? Floats{} + limit : up < -limit ? Floats{} - limit : up;
+    }
+    Floats z = gate * model.activation_alpha;
+    if (model.activation == kGeluTanh) z = 1.5957691216057308f * gate * (0.044715f * gate * gate + 1.0f);
+    return gate / (1 + exponential(-z)) * (up + model.up_offset);
+}
+
+// Returns the product of two rows of width numbers, a multiple of 16.
+template <typename Weight>
+inline float dot(const float* row, const Weight* weight, int64_t width) {
+    Floats sum = {};
+    for (int64_t at = 0; at < width; at += kLanes) sum += load<Floats>(row + at) * widen(weight + at);
+    return reduce_add(sum);
 }

@@ -58,8 +58,6 @@ class NativeDecoders:
             return "the C++ decoder is not to be used"
         number_format = _number_format(tensors, settings, needs.dtype)
         try:
-            if needs.sinks:
-                raise UnsupportedModel("its attention uses sinks")
             if not is_compiled():
                 progress("Compiling for this processor", 0.0)
             load_library()

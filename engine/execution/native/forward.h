@@ -5,7 +5,8 @@
 //   project_qkv     queries, keys, values = qkv(norm(x)); norm and rotary embedding; keys and values to the cache
 //   attend          attended = attention(queries, cache)
 //   project_output  x += norm(output(attended)) * attention_multiplier
-//   mlp             x += norm(down(activation(gate(norm(x))) * up(norm(x)))) * mlp_multiplier
+//   mlp             x += norm(down(activation(gate(norm(x))) * up(norm(x)))) * mlp_multiplier; with experts, their
+//                   weighted sum takes the place of down(...)
 // Then logits = soft_cap(lm_head(norm(x)) * logits_scale) of the rows that are asked for. Every norm but the last, and
 // the rotary embedding, is left out in the layers that have none (model.h).
 //
@@ -27,6 +28,7 @@
 #include "elementwise.h"
 #include "gemm.h"
 #include "model.h"
+#include "routing.h"
 #include "step.h"
 
 struct Range {
@@ -73,6 +75,9 @@ struct StepBuffers {
     AlignedVector<float> branch;  // [num_rows, hidden]: output of attention or MLP before its norm
     AlignedVector<float> unnormed;  // [num_rows, heads, head_dim]: queries, then keys, before a norm over all heads
     AlignedVector<float> angles;  // [num_rotary, num_rows, head_dim]
+    AlignedVector<float> router_input;  // [num_rows, hidden], if kMinSharedRows or more
+    AlignedVector<float> router_scores;  // [num_rows, count]
+    AlignedVector<float> expert_gated;  // [num_rows * per_token, intermediate], a row for each route
     AlignedVector<float> final_hidden;  // [num_logits, hidden], after the last norm
     PackedRows<Weight> normed_rows, attended_rows, gated_rows;
     PackedRows<Head> final_rows;
@@ -88,6 +93,12 @@ struct StepBuffers {
         ensure_size(branch, rows * model.hidden);
         if (model.norms_all_heads) ensure_size(unnormed, rows * (query_size + model.num_kv_heads * model.head_dim));
         ensure_size(angles, model.num_rotary * rows * model.head_dim);
+        for (int64_t index = 0; index < model.num_layers; ++index)
+            if (const Experts* experts = model.layers[index].experts) {
+                ensure_size(router_input, rows * model.hidden);
+                ensure_size(router_scores, rows * experts->count);
+                ensure_size(expert_gated, rows * experts->per_token * experts->intermediate);
+            }
         ensure_size(final_hidden, step.num_logits * model.hidden);
         normed_rows.resize(rows, model.hidden);
         attended_rows.resize(rows, query_size);
@@ -103,6 +114,9 @@ struct ThreadBuffers {
     AlignedVector<float> head;  // [num_rows, head_dim]: one head of queries, keys or values
     AlignedVector<float> factors;  // [num_rows, 2]: of the norms over all query heads and over all key heads
     GemmInput<Weight> input;
+    AlignedVector<float> router_input;  // [num_rows, hidden], if fewer than kMinSharedRows
+    Routing routing;
+    PackedRows<Weight> expert_rows;  // of one expert
     GemmInput<Head> final_input;
     AttentionScratch attention;
     std::vector<PartialAttention> partials;  // [splits] of one row
@@ -130,7 +144,6 @@ class StepThread {
           own_rows_(share(rows_, 1)),
           own_heads_(share(model.num_heads + 2 * model.num_kv_heads, 1)),
           own_hidden_(share(hidden_, kLanes)),
-          own_gate_up_(share(2 * model.intermediate, 2 * kLanes)),
           x_(shared.x.data()) {
         ensure_size(own.normed, hidden_);
         ensure_size(own.head, rows_ * dim_);
@@ -281,11 +294,12 @@ class StepThread {
 #ifdef DESKMATE_AMX
         if constexpr (std::is_same_v<Cache, bf16>)
             if (amx_available()) {
-                PrefillAttention prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
+                PrefillAttention prefill(model_, layer, cache, task.kv_head, task.position, task.num_rows, own_.attention);
                 return prefill.attend(queries, query_size_, tiles_, store_output);
             }
 #endif
-        SimdPrefillAttention<Cache> prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
+        SimdPrefillAttention<Cache> prefill(model_, layer, cache, task.kv_head, task.position, task.num_rows,
+                                            own_.attention);
         prefill.attend(queries, query_size_, store_output);
     }
 
@@ -318,23 +332,102 @@ class StepThread {
                  layer.attention_output_norm, layer.attention_multiplier);
     }
 
-    void mlp(const Layer& layer) {
-        const int64_t inner = model_.intermediate, activation = model_.activation;
+    // Multiplies rows with gate and up, this thread's outputs of the 2 * inner ones. Calls store_gated(row, number,
+    // gated) with sixteen numbers, from number on.
+    template <typename StoreGated>
+    void gate_up(const PackedLinear& linear, Rows& input, int64_t inner, const StoreGated& store_gated) {
         alignas(64) float gates[kMaxRowBlock * kLanes];
         // Sixteen outputs of the gate come first for a block of rows, then the sixteen of up that they open.
-        const auto store_gated = [&](int64_t row, int64_t output, Floats products) {
+        const Range own = share(2 * inner, 2 * kLanes);
+        gemm(linear, input, own.first, own.last, tiles_, [&](int64_t row, int64_t output, Floats products) {
             float* gate = gates + row % kMaxRowBlock * kLanes;
             const bool is_gate = output / kLanes % 2 == 0;
             if (is_gate) return store(products, gate);
-            const Floats numbers = gated(activation, load<Floats>(gate), products);
-            const int64_t number = output / (2 * kLanes) * kLanes;
+            store_gated(row, output / (2 * kLanes) * kLanes, gated(model_, load<Floats>(gate), products));
+        });
+    }
+
+    void mlp(const Layer& layer) {
+        if (layer.experts) return mix_experts(layer, *layer.experts);
+        const int64_t inner = model_.intermediate;
+        gate_up(layer.gate_up, norm_rows(layer.mlp_norm), inner, [&](int64_t row, int64_t number, Floats numbers) {
             if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(numbers, row, number);
             else store(numbers, shared_.gated.data() + row * inner + number);
-        };
-        gemm(layer.gate_up, norm_rows(layer.mlp_norm), own_gate_up_.first, own_gate_up_.last, tiles_, store_gated);
+        });
 #pragma omp barrier
         add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner), layer.mlp_output_norm,
                  layer.mlp_multiplier);
+    }
+
+    // The outputs of each expert's layers are divided among the threads, one expert after another.
+    void mix_experts(const Layer& layer, const Experts& experts) {
+        const float* rows = router_input(layer.mlp_norm);
+        float* const scores = shared_.router_scores.data();
+        const auto* router = static_cast<const Cache*>(experts.router);
+        const Range own = share(rows_ * experts.count, 1);
+        for (int64_t at = own.first; at < own.last; ++at) {
+            const int64_t row = at / experts.count, expert = at % experts.count;
+            scores[at] = dot(rows + row * hidden_, router + expert * hidden_, hidden_) +
+                         (experts.router_bias ? experts.router_bias[expert] : 0);
+        }
+#pragma omp barrier
+        Routing& routing = own_.routing;
+        routing.choose(experts, scores, rows_);
+        const int64_t inner = experts.intermediate;
+        float* const gated = shared_.expert_gated.data();
+        for (int64_t expert = 0; expert < experts.count; ++expert) {
+            const int64_t first = routing.starts[expert], count = routing.starts[expert + 1] - first;
+            if (count == 0) continue;
+            Rows& input = pack_routes(count, hidden_, [&](int64_t at) {
+                return rows + routing.routes[first + at].row * hidden_;
+            });
+            gate_up(experts.gate_up[expert], input, inner, [&](int64_t at, int64_t number, Floats numbers) {
+                store(numbers, gated + (first + at) * inner + number);
+            });
+        }
+        float* const to = layer.mlp_output_norm ? shared_.branch.data() : x_;
+        const float multiplier = layer.mlp_output_norm ? 1 : layer.mlp_multiplier;
+        if (layer.mlp_output_norm)
+            for (int64_t row = 0; row < rows_; ++row)
+                std::fill(to + row * hidden_ + own_hidden_.first, to + row * hidden_ + own_hidden_.last, 0.0f);
+#pragma omp barrier
+        for (int64_t expert = 0; expert < experts.count; ++expert) {
+            const int64_t first = routing.starts[expert], count = routing.starts[expert + 1] - first;
+            if (count == 0) continue;
+            Rows& input = pack_routes(count, inner, [&](int64_t at) { return gated + (first + at) * inner; });
+            const auto add = [&](int64_t at, int64_t output, Floats products) {
+                const Route& route = routing.routes[first + at];
+                float* sum = to + route.row * hidden_ + output;
+                store(load<Floats>(sum) + products * (route.weight * multiplier), sum);
+            };
+            gemm(experts.down[expert], input, own_hidden_.first, own_hidden_.last, tiles_, add);
+        }
+        if (!layer.mlp_output_norm) return;
+#pragma omp barrier
+        add_branch(layer.mlp_output_norm, layer.mlp_multiplier);
+    }
+
+    // Returns the rows of x, normed if there is a weight.
+    const float* router_input(const float* weight) {
+        if (!weight) return x_;
+        const bool is_shared = rows_ >= kMinSharedRows;
+        float* const to =
+            is_shared ? shared_.router_input.data() : ensure_size(own_.router_input, kMinSharedRows * hidden_);
+        const Range rows = is_shared ? own_rows_ : Range{0, rows_};
+        for (int64_t row = rows.first; row < rows.last; ++row)
+            rms_norm(x_ + row * hidden_, weight, hidden_, model_.epsilon, to + row * hidden_);
+        if (is_shared) {
+#pragma omp barrier
+        }
+        return to;
+    }
+
+    // Packs the rows of one expert; get_row(at) returns float32 [width].
+    template <typename GetRow>
+    Rows& pack_routes(int64_t count, int64_t width, const GetRow& get_row) {
+        own_.expert_rows.resize(count, width);
+        for (int64_t at = 0; at < count; ++at) own_.expert_rows.pack(get_row(at), width, at);
+        return own_.expert_rows;
     }
 
     void compute_logits() {
@@ -374,8 +467,7 @@ class StepThread {
         return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; });
     }
 
-    // Adds the product to the residual stream, normed if there is a weight, and multiplied: this thread's columns, or
-    // its rows if they are many and normed.
+    // Adds the product to the residual stream, normed if there is a weight, and multiplied.
     void add_to_x(const PackedLinear& linear, Rows& input, const float* weight, float multiplier) {
         if (!weight) {
             const auto add = [&](int64_t row, int64_t output, Floats products) {
@@ -388,10 +480,16 @@ class StepThread {
         gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_,
              [&](int64_t row, int64_t output, Floats products) { store(products, branch + row * hidden_ + output); });
 #pragma omp barrier
+        add_branch(weight, multiplier);
+    }
+
+    // Adds the output of attention or MLP to the residual stream, normed and multiplied: this thread's columns, or its
+    // rows if they are many.
+    void add_branch(const float* weight, float multiplier) {
         const bool by_rows = rows_ >= kMinSharedRows;
         const Range rows = by_rows ? own_rows_ : Range{0, rows_}, columns = by_rows ? Range{0, hidden_} : own_hidden_;
         for (int64_t row = rows.first; row < rows.last; ++row) {
-            const float* from = branch + row * hidden_;
+            const float* from = shared_.branch.data() + row * hidden_;
             float* to = x_ + row * hidden_;
             const float factor = rms_factor(from, hidden_, model_.epsilon);
 #pragma omp simd
@@ -406,7 +504,7 @@ class StepThread {
     ThreadBuffers<Weight, Head>& own_;
     const int64_t thread_, num_threads_;
     const int64_t rows_, hidden_, dim_, query_size_;
-    const Range own_rows_, own_heads_, own_hidden_, own_gate_up_;  // this thread's shares
+    const Range own_rows_, own_heads_, own_hidden_;  // this thread's shares
     float* const x_;
     TileConfig tiles_;
 };

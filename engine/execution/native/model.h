@@ -26,6 +26,17 @@ struct PackedLinear {
     int64_t outputs;  // a multiple of 16
 };
 
+// A mixture of experts (arXiv 2101.03961): each token's MLP is a sum of the outputs of per_token of count MLPs, the most
+// probable ones by a softmax over router . row + router_bias, weighted with these probabilities times scale.
+struct Experts {
+    const PackedLinear *gate_up, *down;  // [count], as in Layer
+    const void* router;  // [count, hidden], in the dtype of the embedding
+    const float* router_bias;  // [count], or null
+    int64_t count, per_token, intermediate;
+    int64_t is_normalized;  // whether the probabilities of the chosen experts are divided by their sum
+    float scale;
+};
+
 struct Layer {
     const float* attention_norm;  // [hidden], of the input of attention; or null
     const float* query_norm;  // [head_dim], or over all query heads [num_heads * head_dim]; or null
@@ -33,10 +44,12 @@ struct Layer {
     const float* attention_output_norm;  // [hidden], of the output of attention before it is added; or null
     const float* mlp_norm;  // [hidden], of the input of the MLP; or null
     const float* mlp_output_norm;  // [hidden], of the output of the MLP before it is added; or null
+    const float* sinks;  // [num_heads]: scores that take part in each head's softmax without a value; or null
     PackedLinear qkv;  // the outputs of all query heads, then of all key heads, then of all value heads
     PackedLinear output;
     PackedLinear gate_up;  // interleaved: sixteen outputs of the gate, then sixteen of up
     PackedLinear down;
+    const Experts* experts;  // in place of gate_up and down; or null
     void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
     int64_t window;  // sliding window in tokens; 0 for none
     int64_t group;  // index of the cache group whose block tables and slots the layer uses
@@ -63,6 +76,7 @@ struct Model {
     int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab_size, block_size, num_rotary;
     int64_t activation;  // of the gate: kSilu or kGeluTanh of elementwise.h
     int64_t norms_all_heads;  // whether query_norm and key_norm are over all heads instead of each
+    float activation_alpha, activation_limit, up_offset;  // see gated() of elementwise.h
     float epsilon;  // of all norms
     float embedding_scale;
     float logits_scale;

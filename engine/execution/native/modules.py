@@ -39,8 +39,39 @@ class NormName:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertLayout:
+    """How the weights of an expert lie in the parameters of all experts."""
+
+    is_transposed: bool  #: ``[inputs, outputs]`` instead of ``[outputs, inputs]``
+    is_concatenated: bool  #: the outputs of gate come before those of up, instead of in turn
+
+    @classmethod
+    def of(cls, experts: Any) -> ExpertLayout:
+        return cls(getattr(experts, "is_transposed", False), getattr(experts, "is_concatenated", True))
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        """Returns the weight of one expert's linear layer as ``[outputs, inputs]``."""
+        return weight.T if self.is_transposed else weight
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what belongs to gate and to up; the outputs are the first dimension."""
+        if self.is_concatenated:
+            first, second = outputs.chunk(2)
+            return first, second
+        return outputs[::2], outputs[1::2]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Where the weights of experts are found."""
+
+    name: str  #: of the module that holds them
+    layout: ExpertLayout
+
+
+@dataclass(frozen=True, slots=True)
 class LayerNames:
-    """The names of a layer's modules; see :class:`LayerModules`."""
+    """The names of a layer's modules and of its sinks; see :class:`LayerModules`."""
 
     attention_norm: NormName | None
     query_norm: NormName | None
@@ -49,9 +80,12 @@ class LayerNames:
     mlp_norm: NormName | None
     mlp_output_norm: NormName | None
     qkv: tuple[str, ...]
+    sinks: str | None
     output: str
     gate_up: tuple[str, ...]
-    down: str
+    down: str | None
+    router: str | None
+    experts: ExpertNames | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +106,16 @@ class LayerModules:
     qkv: tuple[nn.Linear, ...]  #: query, key and value; or one layer with the outputs of all three, in this order
     query_norm: Any
     key_norm: Any
+    sinks: Tensor | None  #: a score for each query head, which takes part in the softmax without a value
     output: nn.Linear
     attention_output_norm: Any  #: of the attention's output, before it is added to the residual stream
     mlp_norm: Any
-    gate_up: tuple[nn.Linear, ...]  #: gate and up; or one layer with the outputs of both, in this order
+    gate_up: tuple[nn.Linear, ...]  #: gate and up; or one layer with the outputs of both, in this order; or experts
     activation: Any
-    down: nn.Linear
+    down: nn.Linear | None
     mlp_output_norm: Any
+    router: Any  #: chooses the experts that a token's MLP consists of; None if all tokens have the same MLP
+    experts: Any
 
     @property
     def norms(self) -> tuple[Any, ...]:
@@ -88,7 +125,7 @@ class LayerModules:
 
     @property
     def linears(self) -> tuple[nn.Linear, ...]:
-        return (*self.qkv, self.output, *self.gate_up, self.down)
+        return (*self.qkv, self.output, *self.gate_up, *(() if self.down is None else (self.down,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +162,28 @@ class DecoderModules:
     def names(self, model: nn.Module) -> DecoderNames:
         """Returns the modules' names in ``model``."""
         name_of = {module: name for name, module in model.named_modules()}
+        parameter_of: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
 
         def norm(module: Any) -> NormName:
             return NormName(name_of[module], adds_one=_adds_one(module))
+
+        def experts(module: Any) -> ExpertNames:
+            return ExpertNames(name_of[module], ExpertLayout.of(module))
 
         layers = (
             LayerNames(
                 **{name: None if (found := getattr(layer, name)) is None else norm(found) for name in NORMS},
                 qkv=tuple(name_of[linear] for linear in layer.qkv),
+                sinks=None if layer.sinks is None else parameter_of[layer.sinks],
                 output=name_of[layer.output],
                 gate_up=tuple(name_of[linear] for linear in layer.gate_up),
-                down=name_of[layer.down],
+                down=None if layer.down is None else name_of[layer.down],
+                router=None if layer.router is None else name_of[layer.router],
+                experts=(
+                    None
+                    if layer.experts is None
+                    else ExpertNames(name_of[layer.experts], ExpertLayout.of(layer.experts))
+                ),
             )
             for layer in self.layers
         )
@@ -177,10 +225,11 @@ _NORMS: Mapping[frozenset[str], tuple[str | None, str | None, str | None, str | 
 
 
 def _layer(layer: Any) -> LayerModules:
-    names = frozenset(_parts(layer)) - {"self_attn", "mlp"}
-    if names not in _NORMS or not hasattr(layer, "self_attn") or not hasattr(layer, "mlp"):
+    names = frozenset(_parts(layer)) - {"self_attn", "mlp", "block_sparse_moe"}
+    attention = getattr(layer, "self_attn", None)
+    mlp = getattr(layer, "mlp", getattr(layer, "block_sparse_moe", None))
+    if names not in _NORMS or attention is None or mlp is None:
         raise _unexpected(layer)
-    attention, mlp = layer.self_attn, layer.mlp
     attention_norm, attention_output_norm, mlp_norm, mlp_output_norm = (
         None if name is None else getattr(layer, name) for name in _NORMS[names]
     )
@@ -189,9 +238,6 @@ def _layer(layer: Any) -> LayerModules:
         {"qkv_proj", "o_proj"} if hasattr(attention, "qkv_proj") else {"q_proj", "k_proj", "v_proj", "o_proj"},
         optional={"q_norm", "k_norm"},
     )
-    is_fused = hasattr(mlp, "gate_up_proj")
-    activation = "activation_fn" if hasattr(mlp, "activation_fn") else "act_fn"
-    _expect(mlp, {*({"gate_up_proj"} if is_fused else {"gate_proj", "up_proj"}), "down_proj", activation})
     return LayerModules(
         attention_norm=attention_norm,
         qkv=(
@@ -201,14 +247,32 @@ def _layer(layer: Any) -> LayerModules:
         ),
         query_norm=getattr(attention, "q_norm", None),
         key_norm=getattr(attention, "k_norm", None),
+        sinks=getattr(attention, "sinks", None),
         output=attention.o_proj,
         attention_output_norm=attention_output_norm,
         mlp_norm=mlp_norm,
-        gate_up=(mlp.gate_up_proj,) if is_fused else (mlp.gate_proj, mlp.up_proj),
-        activation=getattr(mlp, activation),
-        down=mlp.down_proj,
         mlp_output_norm=mlp_output_norm,
+        **_mlp(mlp),
     )
+
+
+def _mlp(mlp: Any) -> dict[str, Any]:
+    """Returns the fields of :class:`LayerModules` for an MLP, or for a mixture of experts."""
+    if hasattr(mlp, "experts"):
+        router = "router" if hasattr(mlp, "router") else "gate"
+        _expect(mlp, {router, "experts"})
+        parts: dict[str, Any] = {"router": getattr(mlp, router), "experts": mlp.experts}
+        return {"gate_up": (), "activation": None, "down": None, **parts}
+    is_fused = hasattr(mlp, "gate_up_proj")
+    activation = "activation_fn" if hasattr(mlp, "activation_fn") else "act_fn"
+    _expect(mlp, {*({"gate_up_proj"} if is_fused else {"gate_proj", "up_proj"}), "down_proj", activation})
+    return {
+        "gate_up": (mlp.gate_up_proj,) if is_fused else (mlp.gate_proj, mlp.up_proj),
+        "activation": getattr(mlp, activation),
+        "down": mlp.down_proj,
+        "router": None,
+        "experts": None,
+    }
 
 
 def epsilon(norm: Any) -> float | None:

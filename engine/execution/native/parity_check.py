@@ -29,9 +29,10 @@ from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
+from engine.execution.native.experts import gated, routed
 from engine.execution.native.modules import UnsupportedModel
 from engine.execution.native.structure import Structure
-from engine.execution.native.weights import CACHE_DTYPES, DecoderWeights, LinearGroup
+from engine.execution.native.weights import CACHE_DTYPES, DecoderWeights, ExpertGroup, LinearGroup
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, replaced_forwards
 from engine.model.gguf.dequantize import dequantize
@@ -45,6 +46,7 @@ _MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1, "block
 """Most that all logits may differ, relative to their norm. Rounding makes up to a tenth of that on models with random
 weights, the worst case; a real difference in the computation makes more than this."""
 _SAMPLE_VOCAB = 512
+_SAMPLE_EXPERTS = 8
 _SAMPLE_CHUNK_ENDS = (75, 76, 77, 80)
 """Ends of the chunks in which the sample reads its text: a prompt, two decodes, and a chunk like a draft."""
 _MAX_SAMPLE_ERROR = 1e-4
@@ -119,10 +121,21 @@ def pack_and_check(
     decoder = Decoder(weights, caches, [0] * len(caches))
     ends = sorted({0, num_tokens // 2, num_tokens - 1, num_tokens})  # a prompt, more of it, and a decode
     ours = torch.cat([decoder.logits(text_batch(*chunk, structure.vocab_size)) for chunk in pairwise(ends)])
-    error = float((ours - theirs.float()).norm() / theirs.float().norm())
+    error = logits_error(ours, theirs.float(), structure)
     if not error <= _MAX_ERROR[weights.number_format]:  # true for NaN, too
         raise UnsupportedModel(f"its logits differ from C++ by {error:.1e}")
     return error
+
+
+def logits_error(found: Tensor, expected: Tensor, structure: Structure) -> float:
+    """Returns how much logits ``[num_tokens, vocab_size]`` differ, relative to their norm.
+
+    With experts it is the median of the rows: where two experts are about equally probable, rounding decides which one
+    a router chooses, and that row differs as a whole.
+    """
+    if any(layer.routing is not None for layer in structure.layers):
+        return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).median())
+    return float((found - expected).norm() / expected.norm())
 
 
 class _PackingPass:
@@ -135,11 +148,17 @@ class _PackingPass:
         self._num_packed = 0
         self._outputs: dict[str, Tensor] = {}  #: of layers whose group is packed and that are still to be called
 
-    def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
-        """Yields each linear layer with the function that replaces its ``forward``."""
+    def forwards(self) -> Iterator[tuple[nn.Module, Callable[..., Tensor]]]:
+        """Yields each linear layer, and all experts of a layer, with the function that replaces its ``forward``."""
+        gate_up: ExpertGroup | None = None
         for group in self._weights.groups:
-            for name in group.names:
-                yield self._model.get_submodule(name), partial(self._forward, group, name)
+            if isinstance(group, LinearGroup):
+                for name in group.names:
+                    yield self._model.get_submodule(name), partial(self._forward, group, name)
+            elif group.interleaved:
+                gate_up = group
+            elif gate_up is not None:
+                yield self._experts(group), partial(self._mix, gate_up, group)
 
     def _forward(self, group: LinearGroup, name: str, rows: Tensor) -> Tensor:
         if name not in self._outputs:
@@ -157,7 +176,39 @@ class _PackingPass:
         self._weights.pack(group, multiply)
         for name, linear, output in zip(group.names, linears, outputs, strict=True):
             self._outputs[name] = output if linear.bias is None else output.add_(linear.bias)
-        self._num_packed += 1
+        self._count()
+
+    def _mix(self, gate_up: ExpertGroup, down: ExpertGroup, rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Computes all experts for all rows, and mixes those that were chosen."""
+        experts, layout = self._experts(gate_up), gate_up.layout
+        num_experts, hidden = len(experts.down_proj), rows.shape[1]
+        inner = layout.matrix(experts.down_proj[0]).shape[1]
+        both = rows.new_empty(num_experts, 2, len(rows), inner)
+        outputs = rows.new_empty(num_experts, len(rows), hidden)
+
+        def multiply(part: int, start: int, weight: Tensor) -> None:
+            both[part // 2, part % 2, :, start : start + len(weight)] = F.linear(rows, weight.to(rows.dtype))
+
+        def multiply_gated(expert: int, start: int, weight: Tensor) -> None:
+            outputs[expert, :, start : start + len(weight)] = F.linear(activated[expert], weight.to(rows.dtype))
+
+        self._weights.pack(gate_up, multiply)
+        if hasattr(experts, "gate_up_proj_bias"):
+            for expert, bias in enumerate(experts.gate_up_proj_bias):
+                both[expert] += torch.stack(layout.split(bias)).unsqueeze(1)
+        activated = gated(experts)(both[:, 0], both[:, 1])
+        self._weights.pack(down, multiply_gated)
+        if hasattr(experts, "down_proj_bias"):
+            outputs += experts.down_proj_bias.unsqueeze(1)
+        self._count(2)
+        mixed = torch.einsum("re,erh->rh", routed((rows, weights, chosen), num_experts).to(rows.dtype), outputs)
+        return mixed.view_as(rows)
+
+    def _experts(self, group: ExpertGroup) -> Any:
+        return self._model.get_submodule(group.parameter.rpartition(".")[0])
+
+    def _count(self, groups: int = 1) -> None:
+        self._num_packed += groups
         self._progress(self._num_packed / len(self._weights.groups))
 
 
@@ -168,7 +219,7 @@ class _Sample:
         kinds = list(zip([shape.sliding_window for shape in structure.shapes], structure.layers, strict=True))
         self._chosen = sorted(kinds.index(kind) for kind in set(kinds))
         self._num_layers = len(kinds)
-        self._model = _cut(model, self._chosen, tensors)
+        self._model = _cut(model, structure, self._chosen, tensors)
         self._structure = Structure.of(self._model, [structure.shapes[index] for index in self._chosen])
 
     def worst_row_error(self) -> float:
@@ -179,19 +230,31 @@ class _Sample:
     def error(self, number_format: str) -> float:
         """Rounds the sample's weights as a number format does; returns the relative error of its logits in it."""
         found, expected = self._logits(self._weights(number_format))
-        return float((found - expected).norm() / expected.norm())
+        return logits_error(found, expected, self._structure)
 
     def _weights(self, number_format: str) -> DecoderWeights:
         weights = DecoderWeights(
             ModuleTensors(self._model), self._structure, number_format, CACHE_DTYPES[number_format]
         )
         for group in weights.groups:
+            if isinstance(group, ExpertGroup):
+                self._round_experts(weights, group)
+                continue
             linears = [self._model.get_submodule(name) for name in group.names]
             rounded = [torch.empty(linear.weight.shape) for linear in linears]
             weights.pack(group, partial(_store, rounded))
             for linear, weight in zip(linears, rounded, strict=True):
                 linear.weight = nn.Parameter(weight, requires_grad=False)
         return weights
+
+    def _round_experts(self, weights: DecoderWeights, group: ExpertGroup) -> None:
+        part, _, name = group.parameter.rpartition(".")
+        experts = self._model.get_submodule(part)
+        rounded = getattr(experts, name).detach().clone()
+        matrices = [group.layout.matrix(weight) for weight in rounded]
+        views = [part for matrix in matrices for part in group.layout.split(matrix)] if group.interleaved else matrices
+        weights.pack(group, partial(_store, views))
+        setattr(experts, name, nn.Parameter(rounded, requires_grad=False))
 
     def _logits(self, weights: DecoderWeights) -> tuple[Tensor, Tensor]:
         """Returns the logits of the decoder and of the model."""
@@ -210,8 +273,8 @@ def _store(weights: Sequence[Tensor], part: int, start: int, rows: Tensor) -> No
     weights[part][start : start + len(rows)] = rows
 
 
-def _cut(model: Any, chosen: Sequence[int], tensors: TensorSource) -> Any:
-    """Returns a float32 copy of a model with the chosen layers and the first tokens of its vocabulary."""
+def _cut(model: Any, structure: Structure, chosen: Sequence[int], tensors: TensorSource) -> Any:
+    """Returns a float32 copy of a model with the chosen layers, the first tokens of its vocabulary and some experts."""
     vocab_size = min(_SAMPLE_VOCAB, model.model.embed_tokens.num_embeddings)
     layers = model.model.layers
     shared: dict[int, Any] = {id(layer): nn.Identity() for layer in layers}  # only the chosen layers are copied
@@ -221,11 +284,12 @@ def _cut(model: Any, chosen: Sequence[int], tensors: TensorSource) -> Any:
         shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
     sample = copy.deepcopy(model, shared)
     dtype = model.model.embed_tokens.weight.dtype
+    num_experts = dict(_sampled_experts(structure, chosen))
     for name, parameter in list(sample.named_parameters(remove_duplicate=False)):
-        if not parameter.is_meta:
-            continue
         part, _, own = name.rpartition(".")
-        weight = tensors.read(name)
+        if not parameter.is_meta and part not in num_experts:
+            continue
+        weight = tensors.read(name) if parameter.is_meta else parameter.detach()
         if part == "lm_head":
             weight = (
                 replace(weight, blocks=weight.blocks[:vocab_size])
@@ -233,8 +297,11 @@ def _cut(model: Any, chosen: Sequence[int], tensors: TensorSource) -> Any:
                 else weight[:vocab_size]
             )
         numbers = dequantize(weight) if isinstance(weight, BlockTensor) else weight
+        numbers = numbers[: num_experts.get(part)]
         setattr(sample.get_submodule(part), own, nn.Parameter(numbers.to(dtype).float(), requires_grad=False))
         tensors.release(weight.blocks if isinstance(weight, BlockTensor) else weight)
+    for name, count in num_experts.items():
+        sample.get_submodule(name).num_experts = count
     sample.model.layers = nn.ModuleList([sample.model.layers[index] for index in chosen])
     sample.config.num_hidden_layers = len(chosen)
     if getattr(sample.config, "layer_types", None):
@@ -245,6 +312,15 @@ def _cut(model: Any, chosen: Sequence[int], tensors: TensorSource) -> Any:
         sample.lm_head.bias = nn.Parameter(sample.lm_head.bias[:vocab_size], requires_grad=False)
     sample.model.embed_tokens.num_embeddings = sample.lm_head.out_features = vocab_size
     return sample.float()
+
+
+def _sampled_experts(structure: Structure, chosen: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yields the names of routers and of modules with experts, and how many experts the sample has there."""
+    for index in chosen:
+        names, routing = structure.names.layers[index], structure.layers[index].routing
+        if routing is not None and names.router is not None and names.experts is not None:
+            count = min(routing.num_experts, max(_SAMPLE_EXPERTS, 2 * routing.per_token))
+            yield from ((names.router, count), (names.experts.name, count))
 
 
 def _caches(structure: Structure, dtype: torch.dtype) -> list[LayerCache]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import first_line
-from engine.execution.native.constants import ACTIVATIONS, embedding_scale
+from engine.execution.native.constants import embedding_scale
+from engine.execution.native.experts import Routing, routed, run_in_float32, small_outputs
 from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, norm_weight
 from engine.execution.native.structure import Structure
 from engine.model.attention_hook import LayerProbe
@@ -80,7 +81,7 @@ class _PartsProbe(LayerProbe):
         self._called: list[nn.Module] = []
         self._weights = {norm: norm_weight(norm) for norm in modules.norms}
 
-    def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    def forwards(self) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
         """Yields each module with the function that replaces its ``forward``."""
         embedding = self._modules.embedding
         yield embedding, self._embed(embedding)
@@ -98,9 +99,14 @@ class _PartsProbe(LayerProbe):
                 yield layer.attention_output_norm, self._output_norm(*attention)
             if layer.mlp_norm is not None:
                 yield layer.mlp_norm, self._norm(layer.mlp_norm, f"mlp norm {where}")
-            yield from self._linears(layer.gate_up, ("gate", "up"), (self._structure.intermediate,) * 2, where)
             mlp = (layer.mlp_output_norm, f"mlp output norm {where}", constants.mlp_multiplier)
-            yield layer.down, self._down(layer, where, *mlp)
+            if layer.down is not None:
+                yield from self._linears(layer.gate_up, ("gate", "up"), (self._structure.intermediate,) * 2, where)
+                yield layer.down, self._down(layer, where, *mlp)
+            if constants.routing is not None:
+                self._check_experts(layer.experts, where)
+                yield layer.router, self._route(layer.router, where)
+                yield layer.experts, self._experts(layer, constants.routing, where, *mlp)
             if layer.mlp_output_norm is not None:
                 yield layer.mlp_output_norm, self._output_norm(*mlp)
         yield self._modules.norm, self._norm(self._modules.norm, "norm after the last layer")
@@ -126,7 +132,7 @@ class _PartsProbe(LayerProbe):
             raise _mismatch(f"attention scale {where}")
         if softcap != constants.softcap:
             raise _mismatch(f"soft cap of the attention scores {where}")
-        if sinks is not None:
+        if sinks is not modules.sinks:
             raise _mismatch(f"attention with sinks {where}")
         if sliding_window != self._structure.shapes[layer].sliding_window:
             raise _mismatch(f"sliding window {where}")
@@ -189,20 +195,43 @@ class _PartsProbe(LayerProbe):
         return forward
 
     def _down(self, layer: LayerModules, where: str, *added: Any) -> Callable[[Tensor], Tensor]:
-        activation = ACTIVATIONS[self._structure.activation]
+        activation = self._structure.activation
 
         def forward(rows: Tensor) -> Tensor:
             gate, up = self._take("gate"), self._take("up")
-            _compare(f"activation {_name(layer.activation)} {where}", layer.activation(gate), activation(gate))
-            _compare(f"input of down {where}", rows[0], activation(gate) * up)
+            words = f"activation {_name(layer.activation)} {where}"
+            _compare(words, layer.activation(gate), activation(gate, torch.ones_like(gate)))
+            _compare(f"input of down {where}", rows[0], activation(gate, up))
             return self._branch(layer.down, *added)
 
         return forward
 
-    def _branch(self, linear: nn.Linear, norm: Any, _words: str, multiplier: float) -> Tensor:
+    def _route(self, router: Any, where: str) -> Callable[[Tensor], Any]:
+        def forward(rows: Tensor) -> Any:
+            self._called.append(router)
+            _compare(f"input of the router {where}", rows, self._input)
+            return run_in_float32(router, rows)
+
+        return forward
+
+    def _experts(self, layer: LayerModules, routing: Routing, where: str, *added: Any) -> Callable[..., Tensor]:
+        def forward(rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+            _compare(f"input of the experts {where}", rows, self._input)
+            found = routed((rows, weights, chosen), routing.num_experts)
+            _compare(f"choice of experts {where}", found, routing.weights(layer.router, self._input))
+            return self._branch(layer.experts, *added).view(rows.shape)
+
+        return forward
+
+    def _check_experts(self, experts: Any, where: str) -> None:
+        """Compares the code of experts on small weights; :mod:`parity_check` compares a model's own."""
+        for size in _SIZES:
+            _compare(f"computation of the experts {where}", *small_outputs(experts, self._structure.activation, size))
+
+    def _branch(self, module: Any, norm: Any, _words: str, multiplier: float) -> Tensor:
         """Makes the output of attention or MLP, and adds it to the stream unless a norm follows."""
-        self._called.append(linear)
-        self._outputs["branch"] = self._random.rows(linear.out_features)
+        self._called.append(module)
+        self._outputs["branch"] = self._random.rows(self._structure.hidden)
         branch = self._outputs["branch"]
         if norm is None:
             self._add(self._take("branch"), multiplier)

@@ -30,13 +30,14 @@ constexpr int64_t kPrefillRows = 2 * kTileRows;  // rows of a block
 
 class PrefillAttention {
    public:
-    // position: of the first of num_queries queries, whose own keys and values are in the cache.
-    PrefillAttention(const Model& model, const Layer& layer, const PagedKV<bf16>& cache, int64_t position,
-                     int64_t num_queries, AttentionScratch& scratch)
+    // cache: from kv_head on. position: of the first of num_queries queries, whose own keys and values are in the cache.
+    PrefillAttention(const Model& model, const Layer& layer, const PagedKV<bf16>& cache, int64_t kv_head,
+                     int64_t position, int64_t num_queries, AttentionScratch& scratch)
         : model_(model),
           layer_(layer),
           cache_(cache),
           scratch_(scratch),
+          kv_head_(kv_head),
           position_(position),
           num_rows_(num_queries * (model.num_heads / model.num_kv_heads)),
           heads_per_kv_(model.num_heads / model.num_kv_heads),
@@ -109,6 +110,8 @@ class PrefillAttention {
         float* sums = scratch_.sums.data();
         std::fill_n(sums, kPrefillRows * dim_, 0.0f);
         OnlineSoftmax states[kPrefillRows];
+        for (int64_t row = 0; row < count; ++row)
+            states[row] = first_softmax(layer_, kv_head_ * heads_per_kv_ + (first_row + row) % heads_per_kv_);
         const int64_t end = clamp_to_sequence(position(first_row + count - 1) + 1 - first_key_);
         const int64_t start = (window_start(layer_, position(first_row)) - first_key_) / 32 * 32;
         for (int64_t key = start; key < end; key += kPrefillKeyBlock) {
@@ -216,7 +219,7 @@ class PrefillAttention {
     const Layer& layer_;
     const PagedKV<bf16>& cache_;
     AttentionScratch& scratch_;
-    int64_t position_, num_rows_, heads_per_kv_, dim_, query_words_;
+    int64_t kv_head_, position_, num_rows_, heads_per_kv_, dim_, query_words_;
     int64_t first_key_, num_keys_;  // the keys that any of the queries sees; num_keys_ includes the padding
 };
 

@@ -36,13 +36,13 @@ static_assert(kSimdPrefillRows % kKernelRows == 0 && kSimdPrefillKeys % (kKernel
 template <typename Cache>
 class SimdPrefillAttention {
    public:
-    // position: of the first of num_queries queries, whose own keys and values are in the cache.
-    SimdPrefillAttention(const Model& model, const Layer& layer, const PagedKV<Cache>& cache, int64_t position,
-                         int64_t num_queries, AttentionScratch& scratch)
-        : model_(model),
-          layer_(layer),
+    // cache: from kv_head on. position: of the first of num_queries queries, whose own keys and values are in the cache.
+    SimdPrefillAttention(const Model& model, const Layer& layer, const PagedKV<Cache>& cache, int64_t kv_head,
+                         int64_t position, int64_t num_queries, AttentionScratch& scratch)
+        : layer_(layer),
           cache_(cache),
           scratch_(scratch),
+          kv_head_(kv_head),
           position_(position),
           heads_per_kv_(model.num_heads / model.num_kv_heads),
           num_rows_(num_queries * heads_per_kv_),
@@ -159,6 +159,8 @@ class SimdPrefillAttention {
         std::fill_n(sums, padded * dim_, 0.0f);
         std::fill_n(scratch_.probs.data(), padded * kSimdPrefillKeys / kPerWord, 0);
         OnlineSoftmax states[kSimdPrefillRows];
+        for (int64_t row = 0; row < count; ++row)
+            states[row] = first_softmax(layer_, kv_head_ * heads_per_kv_ + (first_row + row) % heads_per_kv_);
         const int64_t end = seen(first_row + count - 1).last;
         const int64_t start = seen(first_row).first / kSimdPrefillKeys * kSimdPrefillKeys;
         for (int64_t key = start; key < end; key += kSimdPrefillKeys) {
@@ -251,10 +253,9 @@ class SimdPrefillAttention {
         sums.store_all(to, dim_);
     }
 
-    const Model& model_;
     const Layer& layer_;
     const PagedKV<Cache>& cache_;
     AttentionScratch& scratch_;
-    int64_t position_, heads_per_kv_, num_rows_, dim_, query_words_;
+    int64_t kv_head_, position_, heads_per_kv_, num_rows_, dim_, query_words_;
     int64_t first_key_, num_keys_;  // the keys that any of the queries sees, from a block's start on, with padding
 };

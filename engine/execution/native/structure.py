@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.execution.native.activations import Activation
 from engine.execution.native.constants import LayerConstants, Rotary, measure
+from engine.execution.native.experts import Routing, expert_linears
 from engine.execution.native.modules import DecoderModules, DecoderNames, LayerModules, UnsupportedModel, epsilon
 from engine.scheduling.cache_layout import LayerShape
 
@@ -30,10 +32,10 @@ class Structure:
     num_kv_heads: int
     head_dim: int
     hidden: int
-    intermediate: int
+    intermediate: int  #: width of the MLPs without experts; 0 if there are none
     vocab_size: int
     rotary: tuple[Rotary, ...]
-    activation: str  #: one of :data:`engine.execution.native.constants.ACTIVATIONS`
+    activation: Activation
     norms_all_heads: bool  #: whether the norms of queries and keys are over all heads together
     epsilon: float  #: of all norms
     embedding_scale: float
@@ -64,7 +66,7 @@ class Structure:
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             hidden=modules.embedding.embedding_dim,
-            intermediate=first.down.in_features,
+            intermediate=next((layer.down.in_features for layer in modules.layers if layer.down is not None), 0),
             vocab_size=modules.embedding.num_embeddings,
             rotary=constants.rotary,
             activation=constants.activation,
@@ -87,12 +89,12 @@ class Structure:
             raise UnsupportedModel(f"the width of its rows or heads is not a multiple of {LANES}")
         if any(2 * len(rotary.inv_freq) > self.head_dim for rotary in self.rotary):
             raise UnsupportedModel("its rotary embedding is wider than a head")
-        for layer in modules.layers:
-            self._check_layer(layer)
+        for layer, constants in zip(modules.layers, self.layers, strict=True):
+            self._check_layer(layer, constants.routing)
         self._check_norm(modules.norm, self.hidden)
         _check_linears((modules.lm_head,), self.hidden, (self.vocab_size,))
 
-    def _check_layer(self, layer: LayerModules) -> None:
+    def _check_layer(self, layer: LayerModules, routing: Routing | None) -> None:
         queries, keys, _values = self.qkv_sizes
         for norm in layer.norms:
             self._check_norm(norm, self.hidden)
@@ -103,8 +105,17 @@ class Structure:
                 raise UnsupportedModel("its layers differ in their norms")
         _check_linears(layer.qkv, self.hidden, self.qkv_sizes)
         _check_linears((layer.output,), queries, (self.hidden,))
-        _check_linears(layer.gate_up, self.hidden, (self.intermediate, self.intermediate))
-        _check_linears((layer.down,), self.intermediate, (self.hidden,))
+        if layer.sinks is not None and layer.sinks.shape != (self.num_heads,):
+            raise UnsupportedModel("its layers differ in their heads")
+        if routing is None:
+            _check_linears(layer.gate_up, self.hidden, (self.intermediate, self.intermediate))
+            _check_linears((layer.down,), self.intermediate, (self.hidden,))
+            return
+        if routing.intermediate % LANES:
+            raise UnsupportedModel(f"the width of its experts is not a multiple of {LANES}")
+        expert = expert_linears(layer.experts, 0)
+        _check_linears((expert.gate, expert.up), self.hidden, (routing.intermediate, routing.intermediate))
+        _check_linears((expert.down,), routing.intermediate, (self.hidden,))
 
     def _check_norm(self, module: Any, width: int) -> None:
         if epsilon(module) != self.epsilon or module.weight.shape != (width,):

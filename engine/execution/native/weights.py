@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from engine.execution.native.block_packing import (
     pack_panels,
     to_packable,
 )
-from engine.execution.native.modules import NORMS, LayerNames, NormName, UnsupportedModel
+from engine.execution.native.modules import NORMS, ExpertLayout, LayerNames, NormName, UnsupportedModel
 from engine.execution.native.structure import LANES, Structure
 from engine.model.gguf.dequantize import dequantize
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
@@ -282,8 +283,20 @@ class LayerWeights:
     mlp_output_norm: Tensor | None
     qkv: PackedLinear
     output: PackedLinear
-    gate_up: PackedLinear  #: interleaved: :data:`LANES` outputs of the gate, then as many of up
-    down: PackedLinear
+    sinks: Tensor | None  #: float32 ``[num_heads]``
+    gate_up: PackedLinear | None  #: interleaved: :data:`LANES` outputs of the gate, then as many of up
+    down: PackedLinear | None
+    experts: ExpertWeights | None  #: in place of gate, up and down
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """The weights of a mixture of experts."""
+
+    router: Tensor  #: ``[num_experts, hidden]``, in the dtype of the embedding
+    router_bias: Tensor | None  #: float32 ``[num_experts]``
+    gate_up: tuple[PackedLinear, ...]  #: of each expert, interleaved as in :class:`LayerWeights`
+    down: tuple[PackedLinear, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +306,24 @@ class LinearGroup:
     names: tuple[str, ...]
     number_format: str
     interleaved: bool = False
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(f"{name}.weight" for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGroup:
+    """The same linear layers of all experts: gate and up, or the last one. Each expert's are packed as one."""
+
+    parameter: str  #: ``[num_experts, ...]``
+    number_format: str
+    layout: ExpertLayout
+    interleaved: bool  #: whether they are gate and up
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return (self.parameter,)
 
 
 class DecoderWeights:
@@ -321,6 +352,7 @@ class DecoderWeights:
         self._names = frozenset(tensors.names())
         self._pages = HugePageArena()
         self._packed: dict[LinearGroup, PackedLinear] = {}
+        self._packed_experts: dict[ExpertGroup, tuple[PackedLinear, ...]] = {}
         names = structure.names
         self._embedding_address = 0  #: of packed blocks that the output layer may share
         self.embedding = self._pack_embedding(tensors.read(f"{names.embedding}.weight"))
@@ -329,10 +361,16 @@ class DecoderWeights:
         # int8 instead of int4: no later layer averages out the errors of the output layer.
         self._head = LinearGroup((names.lm_head,), "int8" if number_format == "int4" else number_format)
         #: in the order in which a step computes them
-        self.groups: tuple[LinearGroup, ...] = (*(group for layer in self._layers for group in layer), self._head)
+        self.groups: tuple[LinearGroup | ExpertGroup, ...] = (
+            *(group for layer in self._layers for group in layer),
+            self._head,
+        )
 
-    def pack(self, group: LinearGroup, served: Served | None = None) -> None:
-        """Packs linear layers."""
+    def pack(self, group: LinearGroup | ExpertGroup, served: Served | None = None) -> None:
+        """Packs linear layers. Those of experts are counted expert by expert for ``served``."""
+        if isinstance(group, ExpertGroup):
+            self._packed_experts[group] = tuple(self._pack_experts(group, served))
+            return
         biases = [_dense(self._tensors.read(name)) for name in self._bias_names(group)]
         weights = [self._tensors.read(f"{name}.weight") for name in group.names]
         if group.number_format != "blocks":
@@ -369,10 +407,22 @@ class DecoderWeights:
         """All layers; their groups are packed."""
         return tuple(map(self._layer, self.structure.names.layers, self._layers))
 
-    def _layer(self, names: LayerNames, groups: Sequence[LinearGroup]) -> LayerWeights:
+    def _layer(self, names: LayerNames, groups: Sequence[LinearGroup | ExpertGroup]) -> LayerWeights:
         norms = {name: None if (norm := getattr(names, name)) is None else self._norm(norm) for name in NORMS}
-        qkv, output, gate_up, down = (self._packed[group] for group in groups)
-        return LayerWeights(**norms, qkv=qkv, output=output, gate_up=gate_up, down=down)
+        packed: dict[str, Any] = {
+            name: self._packed[group] if isinstance(group, LinearGroup) else self._packed_experts[group]
+            for name, group in zip(("qkv", "output", "gate_up", "down"), groups, strict=True)
+        }
+        if names.router is not None:
+            bias = f"{names.router}.bias"
+            packed["experts"] = ExpertWeights(
+                router=_dense(self._tensors.read(f"{names.router}.weight")).to(self.dtype, copy=True),
+                router_bias=self._rounded(bias) if bias in self._names else None,
+                gate_up=packed.pop("gate_up"),
+                down=packed.pop("down"),
+            )
+        sinks = None if names.sinks is None else self._rounded(names.sinks)
+        return LayerWeights(**{"gate_up": None, "down": None, "experts": None, **norms, **packed, "sinks": sinks})
 
     @property
     def lm_head(self) -> PackedLinear:
@@ -382,7 +432,7 @@ class DecoderWeights:
         """Logs which formats of the file had to be repacked in another."""
         if self.number_format != "blocks":
             return
-        names = [f"{name}.weight" for group in self.groups for name in group.names]
+        names = [name for group in self.groups for name in group.parameters]
         formats = {self._tensors.block_format(name) or "unquantized numbers" for name in names}
         if repacked := sorted(formats - FORMATS.keys()):
             log.info("weights in %s are repacked as %s", ", ".join(repacked), REPACKED_FORMAT)
@@ -404,16 +454,55 @@ class DecoderWeights:
 
     def _norm(self, norm: NormName) -> Tensor:
         """Returns what an RMS norm multiplies by, in float32, rounded as the model rounds it."""
-        weight = _dense(self._tensors.read(f"{norm.name}.weight")).to(self.dtype).to(torch.float32, copy=True)
+        weight = self._rounded(f"{norm.name}.weight")
         return weight + 1 if norm.adds_one else weight
 
-    def _layer_groups(self, layer: LayerNames) -> tuple[LinearGroup, ...]:
+    def _rounded(self, name: str) -> Tensor:
+        """Returns a tensor in float32, rounded as the model rounds it."""
+        return _dense(self._tensors.read(name)).to(self.dtype).to(torch.float32, copy=True)
+
+    def _layer_groups(self, layer: LayerNames) -> tuple[LinearGroup | ExpertGroup, ...]:
+        attention = (LinearGroup(layer.qkv, self.number_format), LinearGroup((layer.output,), self.number_format))
+        if layer.experts is not None:
+            name, layout = layer.experts.name, layer.experts.layout
+            return (
+                *attention,
+                ExpertGroup(f"{name}.gate_up_proj", self.number_format, layout, interleaved=True),
+                ExpertGroup(f"{name}.down_proj", self.number_format, layout, interleaved=False),
+            )
+        assert layer.down is not None
         return (
-            LinearGroup(layer.qkv, self.number_format),
-            LinearGroup((layer.output,), self.number_format),
+            *attention,
             LinearGroup(layer.gate_up, self.number_format, interleaved=True),
             LinearGroup((layer.down,), self.number_format),
         )
+
+    def _pack_experts(self, group: ExpertGroup, served: Served | None) -> Iterator[PackedLinear]:
+        stored = self._tensors.read(group.parameter)
+        if group.number_format == "blocks" or isinstance(stored, BlockTensor):
+            raise UnsupportedModel("its experts are in block formats")
+        bias = f"{group.parameter}_bias"
+        biases = _dense(self._tensors.read(bias)) if bias in self._names else None
+        for expert, own in enumerate(stored):
+            weight = group.layout.matrix(own)
+            parts = group.layout.split(weight) if group.interleaved else (weight,)
+            own_biases: Sequence[Tensor] = ()
+            if biases is not None:
+                own_biases = group.layout.split(biases[expert]) if group.interleaved else (biases[expert],)
+            yield PackedLinear.of(
+                parts,
+                own_biases,
+                group.number_format,
+                self._pages,
+                interleaved=group.interleaved,
+                served=None if served is None else _of_expert(served, expert * len(parts)),
+            )
+        self._release(stored)
+
+
+def _of_expert(served: Served, first: int) -> Served:
+    """Returns a function that counts linear layers from ``first`` on."""
+    return lambda linear, start, rows: served(first + linear, start, rows)
 
 
 def _dense(tensor: Tensor | BlockTensor) -> Tensor:

@@ -11,7 +11,7 @@ void attend(const Model* model, const Layer* layer, const int32_t* block_table, 
     for (int64_t kv_head = 0; kv_head < model->num_kv_heads; ++kv_head) {
         const int64_t first = kv_head * heads_per_kv * model->head_dim;
         const PagedKV<Cache> cache(*model, *layer, block_table, kv_head);
-        SimdPrefillAttention<Cache> prefill(*model, *layer, cache, position, num_queries, scratch);
+        SimdPrefillAttention<Cache> prefill(*model, *layer, cache, kv_head, position, num_queries, scratch);
         prefill.attend(queries + first, width, [&](int64_t query, int64_t number, Floats attended) {
             store(attended, output + query * width + first + number);
         });

@@ -17,7 +17,7 @@ from engine.execution.load import load_model
 from engine.execution.native.block_packing import FORMATS
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.structure import Structure
-from engine.execution.native.weights import DecoderWeights
+from engine.execution.native.weights import DecoderWeights, LinearGroup
 from engine.model.attention_hook import LayerProbe
 from engine.model.loaded_model import LoadedModel
 from engine.model.named_tensors import ModuleTensors
@@ -104,6 +104,7 @@ def make(folder: Path, formats: list[str], **options: Any) -> tuple[LoadedModel,
     source = Quantized(model.module, formats)
     weights = DecoderWeights(source, Structure.of(model.module, model.layers), "blocks", torch.bfloat16)
     for group in weights.groups:
+        assert isinstance(group, LinearGroup)
         served = Served(model.module, group.names)
         weights.pack(group, served)
         served.check(exact=all(source.block_format(f"{name}.weight") in FORMATS for name in group.names))

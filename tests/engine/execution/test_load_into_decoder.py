@@ -61,7 +61,7 @@ def parts_of(model: LoadedModel) -> list[Tensor | None]:
         weights.embedding,
         weights.norm,
         *(norm for group in norms for norm in group),
-        *(part for one in packed for part in (one.weight, one.scales, one.weight_sums, one.bias)),
+        *(part for one in packed if one is not None for part in (one.weight, one.scales, one.weight_sums, one.bias)),
     ]
 
 

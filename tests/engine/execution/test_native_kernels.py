@@ -125,7 +125,7 @@ class Chunk:
         layer.window = case.window
         model.num_heads, model.num_kv_heads = case.num_heads, case.num_kv_heads
         model.head_dim, model.block_size = case.head_dim, case.block_size
-        model.attention_scale = case.head_dim**-0.5
+        layer.attention_scale = case.head_dim**-0.5
         queries = self.queries[start - case.position :].contiguous()
         output = torch.full_like(queries, 7.0)
         attend: Any = getattr(kernels, f"attend_{str(self.keys.dtype).removeprefix('torch.')}")
