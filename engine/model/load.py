@@ -271,7 +271,7 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     checkpoint = open_checkpoint(settings, progress)
     wanted = choose_dtype(settings.dtype, choose_device(settings.device))
     if checkpoint.num_parameters is not None:
-        is_packed = settings.native and settings.dtype == "auto" and _choose_device(settings.device).type == "cpu"
+        is_packed = settings.native and settings.dtype == "auto" and choose_device(settings.device).type == "cpu"
         return checkpoint.weight_bytes if is_packed else checkpoint.num_parameters * wanted.itemsize
     if checkpoint.quantized is not None:
         return count_parameters(checkpoint.config, settings.model) * wanted.itemsize  # dense while it loads
