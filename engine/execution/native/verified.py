@@ -26,10 +26,12 @@ from torch import Tensor
 
 from engine.errors import first_line
 from engine.execution.attention.base import LayerCache
+from engine.execution.native.activations import Activation
 from engine.execution.native.build import cache_folder, load_library
 from engine.execution.native.constants import LayerConstants, Rotary
 from engine.execution.native.decoder import Decoder
-from engine.execution.native.modules import DecoderNames, LayerNames, NormName
+from engine.execution.native.experts import Routing
+from engine.execution.native.modules import DecoderNames, ExpertLayout, ExpertNames, LayerNames, NormName
 from engine.execution.native.parity_check import text_batch
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
@@ -50,7 +52,10 @@ _NUM_LOGITS = 64  #: of each token
 _MAX_DIFFERENCE = 1e-6
 """Most that the logits may differ from the recorded ones, relative to their norm: the same machine code computes the
 same."""
-_CLASSES = (Structure, DecoderNames, LayerNames, NormName, LayerConstants, Rotary, LayerShape, AttentionNeeds)
+_CLASSES = (
+    *(Structure, DecoderNames, LayerNames, NormName, ExpertNames, ExpertLayout),
+    *(LayerConstants, Rotary, Routing, Activation, LayerShape, AttentionNeeds),
+)
 _RECORDED: Mapping[str, type[Any]] = {one.__name__: one for one in _CLASSES}
 
 
