@@ -66,7 +66,7 @@ struct OnlineSoftmax {
         Floats highest = Floats{} - INFINITY;
         for (int64_t key = 0; key < count; key += kLanes) {
             const Floats some = load<Floats>(scores + key);
-            highest = some > highest ? some : highest;
+            highest = lane_max(highest, some);
         }
         float new_max = std::max(row_max, reduce_max(highest) * scale);
         const float rescale = row_max == new_max ? 1 : exponential(row_max - new_max);
@@ -75,7 +75,7 @@ struct OnlineSoftmax {
         Floats sums = {};
         for (int64_t key = 0; key < count; key += kLanes) {
             const Floats some = load<Floats>(scores + key);
-            const Floats probs = some == -INFINITY ? Floats{} : exponential(some * scale - new_max);
+            const Floats probs = Floats(Ints(exponential(some * scale - new_max)) & (some != -INFINITY));
             sums += probs;
             store_probs(key, probs);
         }

@@ -85,6 +85,9 @@ struct KernelSums {
     //   panels  [kPanels, num_words, 16], panel_stride words from one panel to the next
     void add(const int32_t* rows, int64_t row_stride, const int32_t* panels, int64_t panel_stride, int64_t num_words) {
         constexpr int64_t kPrefetchWords = 16;  // distance, in words of a panel, which are cache lines
+        // Three rows share a pointer, as addresses are a pointer and none, one or two strides: there are few registers.
+        const int32_t* of_three[(kRows + 2) / 3];
+        for (int64_t row = 0; row < kRows; row += 3) of_three[row / 3] = rows + row * row_stride;
         for (int64_t word = 0; word < num_words; ++word) {
             typename Product<Weight>::Wide wide[kPanels][kParts];
 #pragma GCC unroll 4
@@ -97,13 +100,15 @@ struct KernelSums {
             }
 #pragma GCC unroll 12
             for (int64_t row = 0; row < kRows; ++row) {
-                const int32_t x = rows[row * row_stride + word];
+                const int32_t x = of_three[row / 3][row % 3 * row_stride];
 #pragma GCC unroll 4
                 for (int64_t panel = 0; panel < kPanels; ++panel)
 #pragma GCC unroll 4
                     for (int64_t part = 0; part < kParts; ++part)
                         Product<Weight>::add(parts[panel][row][part], wide[panel][part], x);
             }
+#pragma GCC unroll 4
+            for (const int32_t*& pointer : of_three) ++pointer;
         }
     }
 

@@ -8,9 +8,10 @@
 // vectors; callers pad their data to sixteen numbers.
 //
 // Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses.
-// Where GCC generates slow code for AVX-512, an intrinsic is used instead, with the portable code as the fallback:
+// Where GCC generates slow code, an intrinsic is used instead, with the portable code as the fallback:
 //   __AVX512F__     widen_bits, any_of, exponential
 //   __AVX512BF16__  to_bf16
+//   __AVX2__        lane_max, lane_min, reduce_add_each, transpose
 // Other instruction sets may give another last bit, by fused multiply-adds and denormals. No threads here.
 #pragma once
 
@@ -19,7 +20,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -29,6 +30,31 @@ constexpr int64_t kLanes = 16;  // numbers in a vector; LANES of structure.py
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+typedef __m256 Eight;
+struct Eights {  // a vector's registers
+    Eight lower, upper;
+};
+
+// Transposes an 8 x 8 matrix in place.
+inline void transpose_8(Eight (&rows)[8]) {
+    Eight pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int high = 0; high < 2; ++high) {
+            fours[i + 2 * high] = _mm256_shuffle_ps(pairs[i + high], pairs[i + high + 2], 0x44);
+            fours[i + 2 * high + 1] = _mm256_shuffle_ps(pairs[i + high], pairs[i + high + 2], 0xee);
+        }
+    for (int i = 0; i < 4; ++i) {
+        rows[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        rows[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+}
+#endif
 
 template <typename Vector, typename T>
 inline Vector load(const T* from) {
@@ -78,6 +104,26 @@ inline void store(Floats values, bf16* to) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
+// The larger and the smaller of each lane; a if either is NaN. On AVX2, GCC would compare and choose lane by lane.
+inline Floats lane_max(Floats a, Floats b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const Eights x = load<Eights>(&a), y = load<Eights>(&b);
+    const Eights both = {_mm256_max_ps(y.lower, x.lower), _mm256_max_ps(y.upper, x.upper)};
+    return load<Floats>(&both);
+#else
+    return b > a ? b : a;
+#endif
+}
+inline Floats lane_min(Floats a, Floats b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const Eights x = load<Eights>(&a), y = load<Eights>(&b);
+    const Eights both = {_mm256_min_ps(y.lower, x.lower), _mm256_min_ps(y.upper, x.upper)};
+    return load<Floats>(&both);
+#else
+    return b < a ? b : a;
+#endif
+}
+
 // Returns the sum of the lanes, added pairwise, which is faster than one lane after another.
 inline float reduce_add(Floats vector) {
     vector += __builtin_shuffle(vector, Ints{8, 9, 10, 11, 12, 13, 14, 15});
@@ -109,6 +155,18 @@ inline bool any_of(Ints mask) {
 // Returns reduce_add of sixteen vectors, that of vector i in lane i; overwrites them. Halves their number four times,
 // as a transposition does: with all lanes busy, where sixteen separate sums would leave most of them idle.
 inline Floats reduce_add_each(Floats (&rows)[kLanes]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    __m256 sums[kLanes], eight[2];
+    for (int64_t row = 0; row < kLanes; ++row)
+        sums[row] = _mm256_add_ps(load<Eights>(rows + row).lower, load<Eights>(rows + row).upper);
+    for (int64_t half = 0; half < 2; ++half) {
+        const __m256* own = sums + 8 * half;
+        const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(own[0], own[1]), _mm256_hadd_ps(own[2], own[3]));
+        const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(own[4], own[5]), _mm256_hadd_ps(own[6], own[7]));
+        eight[half] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    return load<Floats>(eight);
+#else
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #pragma GCC unroll 4
     for (int32_t size = 8; size > 0; size /= 2) {
@@ -120,10 +178,28 @@ inline Floats reduce_add_each(Floats (&rows)[kLanes]) {
                         __builtin_shuffle(rows[row], rows[row + size], far);
     }
     return rows[0];
+#endif
 }
 
 // Transposes a 16 x 16 matrix of words in place: swaps the off-diagonal blocks of size 8, then 4, 2 and 1.
 inline void transpose(Ints (&rows)[kLanes]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    auto* words = reinterpret_cast<float*>(rows);
+    for (int64_t row = 0; row < kLanes; row += 8)
+        for (int64_t column = row; column < kLanes; column += 8) {
+            Eight upper[8], lower[8];  // the blocks above and below the diagonal, which change places
+            for (int64_t i = 0; i < 8; ++i) {
+                upper[i] = load<Eight>(words + (row + i) * kLanes + column);
+                lower[i] = load<Eight>(words + (column + i) * kLanes + row);
+            }
+            transpose_8(upper);
+            transpose_8(lower);
+            for (int64_t i = 0; i < 8; ++i) {
+                std::memcpy(words + (column + i) * kLanes + row, &upper[i], sizeof upper[i]);
+                std::memcpy(words + (row + i) * kLanes + column, &lower[i], sizeof lower[i]);
+            }
+        }
+#else
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (int32_t size = 8; size > 0; size /= 2) {
         const Ints is_right = (lanes & size) != 0;
@@ -136,6 +212,7 @@ inline void transpose(Ints (&rows)[kLanes]) {
             rows[row + size] = __builtin_shuffle(above, below, lower);
         }
     }
+#endif
 }
 
 // e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n e^r, where n is the nearest integer to x / ln 2,
@@ -146,11 +223,11 @@ inline Floats exponential(Floats x) {
     x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN
     const Floats n = Floats(_mm512_roundscale_ps(__m512(x * 1.44269504088896341f), 0));
 #else
-    x = x < -87.0f ? Floats{} - 87.0f : x;
-    x = x > 88.0f ? Floats{} + 88.0f : x;
+    x = lane_max(x, Floats{} - 87.0f);
+    x = lane_min(x, Floats{} + 88.0f);
     const Floats nearest = x * 1.44269504088896341f + 0.5f;
     const Floats cut_off = __builtin_convertvector(__builtin_convertvector(nearest, Ints), Floats);
-    const Floats n = cut_off > nearest ? cut_off - 1.0f : cut_off;
+    const Floats n = cut_off - Floats(Ints(Floats{} + 1.0f) & (cut_off > nearest));
 #endif
     const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
     Floats p = Floats{} + 1.9875691500e-4f;

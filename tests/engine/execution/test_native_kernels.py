@@ -59,6 +59,7 @@ class Case(NamedTuple):
     head_dim: int
     window: int = 0
     block_size: int = 16
+    softcap: float = 0.0
 
 
 CASES = [
@@ -71,6 +72,7 @@ CASES = [
     Case(90, 300, 3, 3, 64, window=40),
     Case(150, 513, 4, 2, 16, window=300, block_size=8),
     Case(64, 256, 5, 1, 256, window=257),
+    Case(50, 290, 4, 2, 256, window=128, softcap=5.0),
 ]
 
 
@@ -125,7 +127,7 @@ class Chunk:
         layer.window = case.window
         model.num_heads, model.num_kv_heads = case.num_heads, case.num_kv_heads
         model.head_dim, model.block_size = case.head_dim, case.block_size
-        layer.attention_scale = case.head_dim**-0.5
+        layer.attention_scale, layer.softcap = case.head_dim**-0.5, case.softcap
         queries = self.queries[start - case.position :].contiguous()
         output = torch.full_like(queries, 7.0)
         attend: Any = getattr(kernels, f"attend_{str(self.keys.dtype).removeprefix('torch.')}")
@@ -150,6 +152,8 @@ class Chunk:
             start = max(0, stop - case.window) if case.window else 0
             keys, values = (part[start:stop].double().repeat_interleave(group, 1) for part in (self.keys, self.values))
             scores = torch.einsum("hd,khd->hk", query, keys) * case.head_dim**-0.5
+            if case.softcap:
+                scores = case.softcap * (scores / case.softcap).tanh()
             rows.append(torch.einsum("hk,khd->hd", scores.softmax(-1), values))
         return torch.stack(rows)
 

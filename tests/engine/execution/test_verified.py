@@ -114,6 +114,15 @@ def test_a_second_start_gives_the_same_model(
     assert reply(first, [5, 6, 7], 10) == reply(second, [5, 6, 7], 10)
 
 
+@pytest.mark.parametrize("family", ["gpt-oss", "gemma3"])
+def test_a_second_start_of_other_structures(tmp_path: Path, checked: list[str], family: str) -> None:
+    path = make_model(tmp_path / "other", family, eos=False)
+    first, second = load(path), load(path)
+    assert len(checked) == 1
+    assert second.module is None
+    assert reply(first, [5, 6, 7], 10) == reply(second, [5, 6, 7], 10)
+
+
 def test_a_second_start_imports_no_model_code(path: Path, records: Path) -> None:
     def start() -> list[str]:
         command = [sys.executable, "-c", START, str(path), str(records)]
