@@ -42,9 +42,9 @@ from engine.model.tensors import BlockTensor, TensorSource
 MAX_TOKENS = 8
 """Tokens that the whole model reads, at most."""
 _BLOCK_SIZE = 16
-_MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1, "blocks": 0.1}
-"""Most that all logits may differ, relative to their norm. Rounding makes up to a tenth of that on models with random
-weights, the worst case; a real difference in the computation makes more than this."""
+_MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2, "int4": 0.2, "blocks": 0.2}
+"""Most that all logits may differ, relative to their norm. Rounding makes 0.01 on models with random weights and up to
+0.1 on trained ones (SmolLM2-135M in bfloat16); a weight that was read or packed wrongly makes more than this."""
 _SAMPLE_VOCAB = 512
 _SAMPLE_EXPERTS = 8
 _SAMPLE_CHUNK_ENDS = (75, 76, 77, 80)
