@@ -157,17 +157,24 @@ class DequantizedSource:
         try:
             parts = self._read_parts(name)
             self.format.shape(name, parts)
-            if self._in_blocks:
-                affine = self.format.affine(name, parts)
-                blocks = None if affine is None else to_blocks(affine)
-                if blocks is not None:
-                    return blocks
-            return self.format.dequantize(name, parts, self._dtype)
+            weight = self._convert(name, parts)
         except InvalidQuantization as error:
             raise self._refused(error) from error
+        for part in parts.values():
+            self._stored.release(part)
+        return weight
+
+    def _convert(self, name: str, parts: Parts) -> Tensor | BlockTensor:
+        """Returns a weight in memory of its own."""
+        if self._in_blocks:
+            affine = self.format.affine(name, parts)
+            blocks = None if affine is None else to_blocks(affine)
+            if blocks is not None:
+                return blocks
+        return self.format.dequantize(name, parts, self._dtype)
 
     def release(self, part: Tensor) -> None:
-        """Does nothing: tensors that were dequantized are in memory of their own."""
+        """Does nothing: weights are in memory of their own; what they were stored as is released when it was read."""
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Checks all weights before any is dequantized; reads little more than their scales.
