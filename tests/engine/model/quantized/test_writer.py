@@ -166,7 +166,7 @@ def test_one_layer_is_in_memory_at_a_time(llama: Path, tmp_path: Path, monkeypat
     def release(_source: object, _part: Tensor) -> None:
         seen.append(len(alive))
 
-    monkeypatch.setattr("engine.model.safetensors_folder.SafetensorsTensors.release", release)
+    monkeypatch.setattr("engine.model.safetensors_files.SafetensorsTensors.release", release)
     monkeypatch.setattr(writer._Plan, "_read", watched)
     written = quantize_checkpoint(str(llama), "int4", tmp_path / "out", ignore)
     assert len(seen) == written.num_quantized
