@@ -45,7 +45,7 @@ class EngineSettings(BaseSettings):
     )
     native: bool = Field(
         True,
-        description="On CPUs, run Llama-like models in C++ (without AVX-512, only their short steps), compiled for "
+        description="On CPUs, run Llama-like models in C++ (without AVX2, only their short steps), compiled for "
         "this machine at the first start where a compiler (g++) is found.",
     )
     attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can run here.")

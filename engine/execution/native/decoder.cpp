@@ -84,7 +84,7 @@ int64_t deskmate_decode_request_size() { return sizeof(DecodeRequest); }
 
 // Whether the kernels of this instruction set make steps of many rows fast, too.
 bool deskmate_has_fast_prefill() {
-#if defined(__AVX512F__)
+#if defined(__AVX2__) || defined(__aarch64__)
     return true;
 #else
     return false;

@@ -3,7 +3,7 @@
 In a small step, a framework spends more time between the operators than in them; here nothing lies between them. No
 architecture is named: a model is accepted if it consists of the expected parts
 (:mod:`engine.execution.native.structure`), and used if its logits equal those of transformers
-(:mod:`engine.execution.native.parity_check`). Other models, and steps of many rows on CPUs without AVX-512, run through
+(:mod:`engine.execution.native.parity_check`). Other models, and steps of many rows on CPUs without AVX2, run through
 transformers' own modules, on the same cache.
 """
 
@@ -30,8 +30,8 @@ from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, ExpertWeights, PackedLinear
 from engine.sampling.sampler import SamplingRow
 
-MAX_ROWS_WITHOUT_AVX512 = 64
-"""Most rows of a step that runs in C++ without AVX-512. With more rows oneDNN is faster."""
+MAX_ROWS_WITHOUT_AVX2 = 64
+"""Most rows of a step that runs in C++ on x86-64 without AVX2. With more rows oneDNN is faster."""
 
 ENDED = -1
 """Stands in place of a token for a reply that has ended."""
@@ -257,7 +257,7 @@ def max_rows() -> int:
     Raises:
         NotCompiled: the C++ code cannot be compiled here.
     """
-    return sys.maxsize if load_library().deskmate_has_fast_prefill() else MAX_ROWS_WITHOUT_AVX512
+    return sys.maxsize if load_library().deskmate_has_fast_prefill() else MAX_ROWS_WITHOUT_AVX2
 
 
 def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:

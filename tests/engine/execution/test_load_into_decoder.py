@@ -29,8 +29,8 @@ pytestmark = needs_compiler
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the decoder run steps of any number of rows, as it does with AVX-512."""
-    monkeypatch.setattr(decoder, "MAX_ROWS_WITHOUT_AVX512", sys.maxsize)
+    """Lets the decoder run steps of any number of rows, as it does with AVX2."""
+    monkeypatch.setattr(decoder, "MAX_ROWS_WITHOUT_AVX2", sys.maxsize)
 
 
 @pytest.fixture(autouse=True)

@@ -117,10 +117,8 @@ def test_a_second_start_gives_the_same_model(
 @pytest.mark.parametrize("family", ["gpt-oss", "gemma3"])
 def test_a_second_start_of_other_structures(tmp_path: Path, checked: list[str], family: str) -> None:
     path = make_model(tmp_path / "other", family, eos=False)
-    first, second = load(path), load(path)
+    assert load(path).module is load(path).module is None
     assert len(checked) == 1
-    assert second.module is None
-    assert reply(first, [5, 6, 7], 10) == reply(second, [5, 6, 7], 10)
 
 
 def test_a_second_start_imports_no_model_code(path: Path, records: Path) -> None:
