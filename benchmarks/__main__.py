@@ -5,8 +5,8 @@
     .venv/bin/python -m benchmarks --models M --works "1 chat" "32 chats" --engines deskmate vllm
 
 The engines run in turn, one repetition each, and are frozen in between; medians are compared. A repetition is dropped
-if other programs used more than 8 % of the CPU. Greedy, end of sequence ignored. Models: M and S have random weights,
-the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and pictures to
+if other programs used more than 8 % of the CPU. Greedy, end of sequence ignored. Models: M, G and S have random
+weights, the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and pictures to
 benchmarks/results. Peers are optional; the missing ones are listed with how to install them.
 """
 
@@ -33,6 +33,7 @@ DEFAULT_PLAN: dict[tuple[str, str], list[str] | None] = {
     ("M", "bf16"): None,  # every workload
     ("M", "int8"): QUANTIZED,
     ("M", "int4"): QUANTIZED,
+    ("G", "bf16"): ["1 chat"],
     ("S", "bf16"): ["1 chat", "8 chats", "32 chats"],
     ("guide", "bf16"): ["1 chat", "8 chats", "32 chats"],
 }
@@ -81,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     engines = [entry.name for entry in CATALOGUE]
     parser.add_argument("--quick", action="store_true", help="model M, short replies, one repetition")
-    parser.add_argument("--models", nargs="+", help="S, M, guide, or a folder; default: M, S, guide")
+    parser.add_argument("--models", nargs="+", help="S, M, G, guide, or a folder; default: M, G, S, guide")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: the usual ones for each model")
     parser.add_argument("--works", nargs="+", help="workloads by name; default: the usual ones for each model")
     parser.add_argument(

@@ -22,7 +22,11 @@ params.ftype, params.nthread = int(sys.argv[3]), 2
 sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(params)))
 """
 
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
+ARCHITECTURES = {
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
 
 
 def write(source: Path, target: Path) -> None:
@@ -42,7 +46,9 @@ def write(source: Path, target: Path) -> None:
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"])
+    if architecture is gguf.MODEL_ARCH.GEMMA3:
+        writer.add_sliding_window(config.sliding_window)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     _add_names(writer, config.vocab_size)
@@ -57,6 +63,8 @@ def write(source: Path, target: Path) -> None:
                 if architecture is gguf.MODEL_ARCH.LLAMA and key.endswith(("q_proj.weight", "k_proj.weight")):
                     heads = config.num_attention_heads if "q_proj" in key else config.num_key_value_heads
                     tensor = _interleaved(tensor, heads)
+                if architecture is gguf.MODEL_ARCH.GEMMA3 and tensor.dim() == 1:
+                    tensor = tensor.float() + 1  # norms multiply by one more than their weight
                 _add(writer, name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

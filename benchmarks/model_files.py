@@ -68,14 +68,14 @@ def cache_dir() -> Path:
 
 
 def bench_model(name: str) -> BenchModel:
-    """Returns a model by name: S, M, guide, or a folder."""
+    """Returns a model by name: S, M, G, guide, or a folder."""
     if name == "guide":
         return BenchModel.at(name, ROOT / "models" / "guide")
-    if name not in ("S", "M"):
+    if name not in ("S", "M", "G"):
         return BenchModel.at(Path(name).name, Path(name))
     from benchmarks import models  # imports torch, which the bench itself does not need
 
-    make = {"S": models.make_s, "M": models.make_m}[name]
+    make = {"S": models.make_s, "M": models.make_m, "G": models.make_gemma3}[name]
     return BenchModel.at(name, _make_once(cache_dir() / name, make))
 
 

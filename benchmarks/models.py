@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedConfig,
@@ -60,6 +62,30 @@ def make_m(path: Path) -> Path:
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
     _byte_pairs(config.vocab_size).save_pretrained(path)
     return path
+
+
+def make_gemma3(path: Path) -> Path:
+    """Makes model G: Gemma 3's shape at 270 M, vocabulary 262,144, tied embeddings, bfloat16.
+
+    Its tokenizer has the first 16,000 ids.
+    """
+    config = Gemma3TextConfig(
+        vocab_size=262_144,
+        hidden_size=640,
+        intermediate_size=2048,
+        num_hidden_layers=18,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=256,
+        query_pre_attn_scalar=256,
+        sliding_window=512,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    return _on_device(Gemma3ForCausalLM, config, path)
 
 
 def make_smollm2(path: Path) -> Path:
