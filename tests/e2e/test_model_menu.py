@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -55,21 +56,34 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def menu_server(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the guide, whose hub, cache and recommended list are the test's. The last test swaps its model."""
-    tmp_path = tmp_path_factory.mktemp("menu")
-    (tmp_path / "list.yaml").write_text(json.dumps(_LIST))
+@contextmanager
+def serving(hub: Hub, folder: Path) -> Iterator[Server]:
+    """Runs a server with the guide, whose hub, cache and recommended list are the tests'."""
+    (folder / "list.yaml").write_text(json.dumps(_LIST))
     environment = {
         "HF_ENDPOINT": hub.url,
         "HF_HUB_OFFLINE": "0",
-        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_CACHE": str(folder / "cache"),
         "HF_HUB_DISABLE_XET": "1",
     }
-    program = ("-c", _PROGRAM, str(tmp_path / "list.yaml"))
-    server = Server(ROOT / "models/guide", tmp_path / "data", environment=environment, program=program)
+    program = ("-c", _PROGRAM, str(folder / "list.yaml"))
+    server = Server(ROOT / "models/guide", folder / "data", environment=environment, program=program)
     with ExitStack() as stack:
         yield _started(stack, server)
+
+
+@pytest.fixture(scope="module")
+def menu_server(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose model stays."""
+    with serving(hub, tmp_path_factory.mktemp("menu")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_menu_server(hub: Hub, tmp_path: Path) -> Iterator[Server]:
+    """A server that has downloaded nothing, whose model the test swaps."""
+    with serving(hub, tmp_path) as server:
+        yield server
 
 
 def open_menu(page: Page) -> None:
@@ -90,19 +104,6 @@ def test_a_failure_says_why_and_the_old_model_stays(menu_server: Server, new_bro
     expect(page.locator(".dm-models-loaded")).to_have_text("guide · ready")
     page.keyboard.press("Escape")
     assert chat.ask("Hi! What can you do?") != ""
-
-
-def test_a_download_is_cancelled(menu_server: Server, hub: Hub, new_browser: NewBrowser) -> None:
-    page = ChatPage(new_browser(menu_server).new_page(), menu_server.url).open().page
-    hub.paused.clear()
-    hub.resume.clear()
-    page.locator(".dm-suggestion-button").click()
-    assert hub.paused.wait(60)
-    page.get_by_role("button", name="Cancel", exact=True).click()
-    expect(page.locator(".dm-models-download")).to_be_hidden()
-    expect(page.locator(".dm-models-loaded")).to_have_text("guide · ready")
-    expect(page.locator(".dm-model-progress")).to_be_empty()
-    hub.resume.set()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
@@ -126,13 +127,26 @@ def test_the_menu_is_for_everyone(menu_server: Server, new_browser: NewBrowser, 
     assert focused.startswith(("Load", "Get", "INPUT")), focused
 
 
+def test_a_download_is_cancelled(menu_server: Server, hub: Hub, new_browser: NewBrowser) -> None:
+    page = ChatPage(new_browser(menu_server).new_page(), menu_server.url).open().page
+    hub.paused.clear()
+    hub.resume.clear()
+    page.locator(".dm-suggestion-button").click()
+    assert hub.paused.wait(60)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.locator(".dm-models-download")).to_be_hidden()
+    expect(page.locator(".dm-models-loaded")).to_have_text("guide · ready")
+    expect(page.locator(".dm-model-progress")).to_be_empty()
+    hub.resume.set()
+
+
 def test_one_click_downloads_loads_and_swaps_while_the_old_model_serves(
-    menu_server: Server, hub: Hub, new_browser: NewBrowser
+    own_menu_server: Server, hub: Hub, new_browser: NewBrowser
 ) -> None:
-    chat = ChatPage(new_browser(menu_server).new_page(), menu_server.url).open()
+    chat = ChatPage(new_browser(own_menu_server).new_page(), own_menu_server.url).open()
     page = chat.page
     expect(page.locator(".dm-suggestion")).to_contain_text("This model only knows Deskmate itself.")
-    another = ChatPage(new_browser(menu_server).new_page(), menu_server.url).open()  # somebody else's page
+    another = ChatPage(new_browser(own_menu_server).new_page(), own_menu_server.url).open()  # somebody else's page
     hub.paused.clear()
     hub.resume.clear()
     open_menu(page)
