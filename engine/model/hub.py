@@ -126,8 +126,8 @@ def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
     """Downloads the weights into a folder of :func:`fetch_description`, if they are missing.
 
     Args:
-        progress: called during a download. Errors that it raises are raised here at once; the current file's download
-            then goes on until it is complete or the program ends, and stays in the cache if it is complete.
+        progress: called during a download. Errors that it raises are raised here at once, and the download ends with
+            the next bytes. What has arrived stays in the cache.
 
     Raises:
         ModelLoadError: the weights cannot be downloaded, there are none, or the disk is full.
@@ -203,11 +203,17 @@ class _Download:
 
         class Bar(_SilentBar):
             def update(self, n: float | None = 1) -> bool | None:
+                if download.is_cancelled:
+                    raise _CancelledError
                 drawn = super().update(n)
                 download._reached = min(max(download._reached, before + self.n), after)
                 return drawn
 
         return Bar
+
+
+class _CancelledError(Exception):
+    """Ends a download that no caller waits for any more."""
 
 
 def _weight_files(folder: Path) -> list[str]:
