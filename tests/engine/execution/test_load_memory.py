@@ -32,7 +32,7 @@ def kilobytes(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field))
 
-decoder.MAX_ROWS_WITHOUT_AVX512 = sys.maxsize
+decoder.MAX_ROWS_WITHOUT_AVX2 = sys.maxsize
 load = lambda path: load_model(EngineSettings(model=path, device="cpu", dtype="bfloat16", quantization="int4"), print)
 load(sys.argv[1])  # a tiny model, so that everything that a load imports is there
 release_memory()

@@ -49,7 +49,7 @@ from pathlib import Path
 from engine import EngineSettings
 from engine.runtime import model_loading
 
-decoder.MAX_ROWS_WITHOUT_AVX512 = sys.maxsize
+decoder.MAX_ROWS_WITHOUT_AVX2 = sys.maxsize
 verified.cache_folder = lambda: Path(sys.argv[2])
 settings = EngineSettings(model=sys.argv[1], device="cpu", dtype="float32", num_kv_blocks=60)
 model_loading.prepare(settings, lambda *_: None)
@@ -60,8 +60,8 @@ print(*[name for name in {FORBIDDEN!r} if name in sys.modules])
 
 @pytest.fixture(autouse=True)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with the records. The decoder runs steps of any number of rows, as it does with AVX-512."""
-    monkeypatch.setattr(decoder, "MAX_ROWS_WITHOUT_AVX512", sys.maxsize)
+    """The folder with the records. The decoder runs steps of any number of rows, as it does with AVX2."""
+    monkeypatch.setattr(decoder, "MAX_ROWS_WITHOUT_AVX2", sys.maxsize)
     monkeypatch.setattr(verified, "cache_folder", lambda: tmp_path / "records")
     monkeypatch.setattr(verified, "read_record", READ_RECORD)
     monkeypatch.setattr(verified, "write_record", WRITE_RECORD)
