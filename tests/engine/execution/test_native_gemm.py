@@ -39,7 +39,7 @@ def _check(*command: str) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=lambda variant: variant.name)
 def test_products_on_this_processor(variant: Variant, tmp_path: Path) -> None:
     if variant.machine != platform.machine() or not variant.features <= build.cpu_features():
         pytest.skip("this processor cannot run it")
