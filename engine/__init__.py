@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from engine.model.adapters import has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
+    from engine.model.gguf.files import quantization_in_name
     from engine.model.gguf.summary import GgufSummary, summarize_gguf
     from engine.model.load import prepare_model
     from engine.model.quantized.writer import quantize_checkpoint
@@ -122,6 +123,7 @@ __all__ = [
     "has_unused_adapter",
     "model_size",
     "prepare_model",
+    "quantization_in_name",
     "quantize_checkpoint",
     "run_in_daemon_thread",
     "summarize_gguf",
@@ -146,6 +148,7 @@ _MODULES = {
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
     "quantize_checkpoint": "engine.model.quantized.writer",
+    "quantization_in_name": "engine.model.gguf.files",
     "run_in_daemon_thread": "engine.runtime.background",
     "summarize_gguf": "engine.model.gguf.summary",
 }

@@ -6,6 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from app.models.folders import hub_cache
 from engine import EngineError, find_model
 
 
@@ -59,7 +60,7 @@ def is_in_use(target: str) -> bool:
 
 
 def _file_of(target: str) -> Path | None:
-    """Returns the file that carries the lock: the model's own, or the config of its folder."""
+    """Returns the file that carries the lock: the model's own, the config of its folder, or its branch in the cache."""
     path = Path(target).expanduser()
     if path.is_file():
         return path
@@ -68,13 +69,6 @@ def _file_of(target: str) -> Path | None:
     except EngineError:
         return None
     if isinstance(found, Path):
-        return found if found.is_file() else _config_in(found)
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(found.partition(":")[0], "config.json")
-    return Path(cached) if isinstance(cached, str) else None
-
-
-def _config_in(folder: Path) -> Path | None:
-    candidates = [folder / "config.json", *sorted(folder.glob("*.gguf"))]
-    return next((file for file in candidates if file.is_file()), None)
+        return found if found.is_file() else found / "config.json"
+    # Of the hub's cache a whole repository is removed, with all its quantizations.
+    return hub_cache() / f"models--{found.partition(':')[0].replace('/', '--')}" / "refs" / "main"

@@ -14,7 +14,7 @@ from pathlib import Path
 from app.models.checkpoint_header import read_checkpoint
 from app.models.folders import ModelFolder
 from app.models.local_model import LocalModel, ModelError, Source, Weights
-from engine import ModelLoadError, summarize_gguf
+from engine import ModelLoadError, quantization_in_name, summarize_gguf
 
 MAX_DEPTH = 4
 """Folders below the one that is searched. LM Studio's files lie at publisher/model/file."""
@@ -176,24 +176,30 @@ def _tree(root: Path, source: Source) -> Iterator[LocalModel]:
                     waiting.append((path, depth + 1))
             elif entry.name.lower().endswith(".gguf") and inside(path):
                 ggufs.append(path)
-        yield from _gguf_models(ggufs, source, lambda path: path.relative_to(root).as_posix(), str)
+        yield from _gguf_models(
+            ggufs, source, lambda path: path.with_name(_stem(path.name)).relative_to(root).as_posix(), str
+        )
 
 
 def _gguf_models(
     files: list[Path], source: Source, name_of: Callable[[Path], str], target_of: Callable[[Path], str]
 ) -> Iterator[LocalModel]:
     """Puts the parts of split files together."""
-    parts: dict[tuple[str, int], list[Path]] = {}
+    parts: dict[str, list[Path]] = {}
     for file in files:
-        split = _SPLIT.fullmatch(file.name)
-        key = (split["stem"], int(split["parts"])) if split else (file.stem, 1)
-        parts.setdefault(key, []).append(file)
-    for (stem, _count), found in parts.items():
+        parts.setdefault(_stem(file.name), []).append(file)
+    for found in parts.values():
         found.sort()
-        name = name_of(found[0].with_name(stem))
+        name = name_of(found[0])
         model = _gguf(found, name, source, target_of(found[0]), tuple(found))
         if model is not None:
             yield model
+
+
+def _stem(name: str) -> str:
+    """Returns a GGUF file's name without its suffix and without its part's number."""
+    split = _SPLIT.fullmatch(name)
+    return split["stem"] if split else name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
 def _hub_cache(root: Path) -> Iterator[LocalModel]:
@@ -221,12 +227,17 @@ def _hub_cache(root: Path) -> Iterator[LocalModel]:
             model = _checkpoint(snapshot, inside, name, Source.HUB_CACHE, name, (repository,))
             if model is not None:
                 yield model
-        for model in _gguf_models(ggufs, Source.HUB_CACHE, partial(_name_in, name), str):
+        in_repository = partial(_in_repository, name, [file.name for file in ggufs])
+        for model in _gguf_models(ggufs, Source.HUB_CACHE, in_repository, in_repository):
             yield replace(model, paths=(repository,))
 
 
-def _name_in(repository: str, file: Path) -> str:
-    return f"{repository}/{file.name}"
+def _in_repository(repository: str, names: list[str], file: Path) -> str:
+    """Returns what a GGUF file of the hub is called: by its quantization, or by its name where that tells none."""
+    stem = _stem(file.name)
+    quantization = quantization_in_name(file.name)
+    alike = {_stem(name) for name in names if quantization_in_name(name) == quantization}
+    return f"{repository}:{stem if quantization is None or len(alike) > 1 else quantization}"
 
 
 def _snapshot(repository: Path) -> Path | None:

@@ -148,6 +148,12 @@ def test_the_hubs_cache_is_touched_only_when_asked(run: Run, tmp_path: Path, mon
     hub_model(tmp_path / "hub")
     status, _, errors = run("remove", "org/tiny", "--yes")
     assert (status, "add --hub-cache" in errors) == (2, True)
+    with (tmp_path / "hub" / "models--org--tiny" / "refs" / "main").open(
+        "rb"
+    ) as held:  # as a server that has it loaded
+        fcntl.flock(held, fcntl.LOCK_SH)
+        status, _, errors = run("remove", "org/tiny", "--hub-cache", "--yes")
+        assert (status, "is loaded by a server" in errors) == (2, True)
     assert run("remove", "org/tiny", "--hub-cache", "--yes")[0] == 0
     assert list((tmp_path / "hub").iterdir()) == []
 

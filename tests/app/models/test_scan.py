@@ -117,6 +117,19 @@ def test_the_hubs_cache_is_found_by_hub_id(tmp_path: Path) -> None:
     assert model.size_bytes > 200
 
 
+def test_gguf_files_of_the_hubs_cache_are_found_by_their_quantization(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--tiny-GGUF" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for name in ("tiny-Q4_1.gguf", "tiny-Q8_0.gguf", "other-Q8_0.gguf", "tiny.gguf"):
+        (snapshot / name).write_bytes(gguf_bytes())
+    for number in (1, 2):
+        (snapshot / f"tiny-BF16-0000{number}-of-00002.gguf").write_bytes(gguf_bytes({"split.count": 2}))
+    models = in_folder(tmp_path, Source.HUB_CACHE).models
+    quantizations = ["BF16", "Q4_1", "other-Q8_0", "tiny", "tiny-Q8_0"]
+    assert sorted(model.target for model in models) == [f"org/tiny-GGUF:{each}" for each in quantizations]
+    assert {model.name == model.target for model in models} == {True}
+
+
 def ollama_model(root: Path, place: str = "registry.ollama.ai/library/tiny/1b", **layer: str) -> Path:
     digest = "a" * 64
     (root / "blobs").mkdir(parents=True, exist_ok=True)
