@@ -51,7 +51,7 @@ def test_products_on_this_processor(variant: Variant, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=lambda variant: variant.name
+    "variant", [variant for variant in VARIANTS if variant.name in QEMU_CPUS], ids=lambda variant: variant.name
 )
 def test_products_on_other_processors(variant: Variant, tmp_path: Path) -> None:
     names = [f"{variant.machine}-linux-gnu-g++", *(["g++"] if variant.machine == platform.machine() else [])]
@@ -66,7 +66,9 @@ def test_products_on_other_processors(variant: Variant, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.machine == "aarch64"], ids=str)
+@pytest.mark.parametrize(
+    "variant", [variant for variant in VARIANTS if variant.machine == "aarch64"], ids=lambda one: one.name
+)
 def test_the_whole_decoder_compiles_for_arm(variant: Variant, tmp_path: Path) -> None:
     cxx = "aarch64-linux-gnu-g++"
     if shutil.which(cxx) is None:
