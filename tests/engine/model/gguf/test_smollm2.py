@@ -18,9 +18,11 @@ from engine.execution.attention.hf_attention import register
 from engine.model.checkpoint import Checkpoint
 from engine.model.filled_module import fill_module
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
+from engine.outputs import TokenLogprobs
 from testing.smollm2 import smollm2
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+END = 2  #: ``<|im_end|>``
 WITNESS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "smollm2.json").read_text())
 
 
@@ -62,15 +64,32 @@ def test_logits_are_near_those_of_llama_cpp(checkpoint: Checkpoint) -> None:
         assert set(ids[:3]) <= set(logits.topk(5).indices.tolist())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_the_engine_answers_as_llama_cpp_does(path: Path, dtype: str) -> None:
-    reply = WITNESS["replies"][1]
-    end = reply["greedy"].index(2)
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+async def test_the_engine_agrees_with_the_replies_of_llama_cpp(path: Path, dtype: str) -> None:
+    """``auto`` computes the file's blocks where the processor can, the others their numbers.
+
+    The likeliest tokens of this model are often within 0.1 of each other, so greedy replies part where the rounding
+    differs; every token that llama.cpp chose is nearly the likeliest here, too.
+    """
     settings = EngineSettings(model=str(path), dtype=dtype, device="cpu")
     async with Engine(settings) as engine:
         assert engine.info.name == "SmolLM2-135M-Instruct.Q4_1"
         assert engine.info.max_model_len == 8192
         assert "Q4_1" in engine.info.dtype
-        deltas = [delta async for delta in engine.complete(reply["ids"], SamplingParams(temperature=0, max_tokens=20))]
-    assert [token for delta in deltas for token in delta.token_ids][:end] == reply["greedy"][:end]
-    assert deltas[-1].finish_reason == "stop"
+        for reply in WITNESS["replies"]:
+            chosen = reply["greedy"][: reply["greedy"].index(END) + 1] if END in reply["greedy"] else reply["greedy"]
+            params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+            deltas = [delta async for delta in engine.complete([*reply["ids"], *chosen], params)]
+            known = [logprobs for delta in deltas for logprobs in delta.prompt_logprobs][-len(chosen) :]
+            assert [logprobs.token.token_id for logprobs in known] == chosen
+            assert max(_gap(logprobs) for logprobs in known) < 0.6
+            if chosen[-1] == END:
+                assert known[-1].rank == 1
+
+
+def _gap(logprobs: TokenLogprobs) -> float:
+    """Returns by how much the likeliest token is likelier, as a difference of logarithms."""
+    best, token = logprobs.top[0].logprob, logprobs.token.logprob
+    assert best is not None
+    assert token is not None
+    return best - token
