@@ -50,8 +50,9 @@ def held_out_dialogues() -> list[list[dict[str, str]]]:
 
 
 def load_guide(dtype: str, quantization: str, device: str = "cpu") -> LoadedModel:
+    """Loads the guide into transformers' module, whose logits of a whole dialogue can be had at once."""
     settings = EngineSettings.model_validate(
-        {"model": "models/guide", "device": device, "dtype": dtype, "quantization": quantization}
+        {"model": "models/guide", "device": device, "dtype": dtype, "quantization": quantization, "native": False}
     )
     return load_model(settings, lambda _stage, _fraction: None)
 

@@ -24,7 +24,7 @@ Dtype = Literal["bfloat16", "float32"]
 
 
 def load(path: Path | str, dtype: Dtype = "bfloat16") -> LoadedModel:
-    settings = EngineSettings(model=str(path), dtype=dtype, device="cpu")
+    settings = EngineSettings(model=str(path), dtype=dtype, device="cpu", native=False)
     return load_model(settings, lambda _stage, _fraction: None)
 
 

@@ -95,6 +95,7 @@ def run(
             "model": str(path),
             "dtype": "float32",
             "device": "cpu",
+            "native": False,
             "max_model_len": 64,
             "max_num_seqs": 6,
             "max_batched_tokens": 16,

@@ -54,7 +54,11 @@ def test_the_cache_takes_what_is_left_of_the_gpus_share() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3-moe"])
 def test_the_largest_step_computes_without_a_cache(family: str, tmp_path: Path) -> None:
     settings = EngineSettings(
-        model=str(make_model(tmp_path / "model", family)), device="cpu", max_batched_tokens=600, max_num_seqs=7
+        model=str(make_model(tmp_path / "model", family)),
+        device="cpu",
+        native=False,
+        max_batched_tokens=600,
+        max_num_seqs=7,
     )
     model = load_model(settings, lambda _stage, _fraction: None)
     shapes: list[torch.Size] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from engine import (
     ReplyInterruptedError,
     SamplingParams,
 )
+from engine.execution.batch import Batch
 from engine.execution.load import load_model
+from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
 from engine.runtime import model_loading
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.supervisor import Supervisor
@@ -146,7 +149,16 @@ async def test_replies_in_flight_are_finished_first(engine: Engine, two: Path, a
 
 
 @pytest.mark.parametrize("act", ["sleep", "swap"])
-async def test_replies_that_take_too_long_are_interrupted(engine: Engine, two: Path, act: str) -> None:
+async def test_replies_that_take_too_long_are_interrupted(
+    engine: Engine, two: Path, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = Decoder.execute_steps
+
+    def slowly(decoder: Decoder, batch: Batch, replies: Sequence[MultiStepRow], _max_steps: int) -> MultiStepOutput:
+        time.sleep(0.02)  # or the reply ends while the other model is loaded
+        return execute(decoder, batch, replies, 1)
+
+    monkeypatch.setattr(Decoder, "execute_steps", slowly)  # with AVX2: elsewhere steps are slow enough
     task = await started(engine)
     await (engine.sleep(0.01) if act == "sleep" else engine.swap(str(two), timeout=0.01))
     with pytest.raises(ReplyInterruptedError, match="before the reply was finished"):
