@@ -28,6 +28,8 @@ def fill_module(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: t
         raise ModelLoadError(f"The weights of {name} can only be loaded from a folder.")
     weights: dict[str, Tensor] = {}
     names = list(tensors.names())
+    if not names:  # before a module takes the memory of a whole model
+        raise ModelLoadError(f"The files of {name} hold no weights.")
     for index, key in enumerate(names):
         progress("Loading weights", index / len(names))
         weights[key] = _numbers(tensors.read(key), dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from engine.model.progress import Progress
 from engine.model.quantized import DequantizedSource, QuantizedFormat, read_format
 from engine.model.safetensors_files import open_tensors
 from engine.model.tensors import TensorSource
+from engine.model.text_part import text_config_of, text_tensors
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
+
+log = logging.getLogger(__name__)
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
@@ -38,14 +42,22 @@ def open_folder(source: Path | str, settings: EngineSettings, progress: Progress
     progress(f"Reading {name}", 0.0)
     folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
     config = _load_config(folder, name)
-    refuse_what_cannot_run(config, name)
     quantized = _quantized_format(config, name)
+    text_config = text_config_of(config)
+    if text_config is not None:
+        log.info("%s is a multimodal model (%s): its text part is loaded", name, config.model_type)
+        config = text_config
+    refuse_what_cannot_run(config, name)
     tokenizer = _load_tokenizer(folder, name)
     ChatTemplate(tokenizer).check(name)
     progress(f"Reading {name}", 1.0)
     if folder is not source:
         fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
     tensors = open_tensors(folder, name)
+    if text_config is not None:
+        if tensors is None:
+            raise ModelLoadError(f"{name} is a multimodal model without safetensors, or with a LoRA adapter.")
+        tensors = text_tensors(tensors, config, name)
     if quantized is not None:
         tensors = _dequantized(tensors, quantized, name)
     return Checkpoint(
@@ -54,7 +66,7 @@ def open_folder(source: Path | str, settings: EngineSettings, progress: Progress
         tokenizer=tokenizer,
         generation_config=load_generation_config(folder, name),
         tensors=tensors,
-        folder=folder if quantized is None else None,
+        folder=folder if quantized is None and text_config is None else None,
         weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
         quantized=quantized,
         has_unused_adapter=has_unused_adapter(folder),
