@@ -38,6 +38,7 @@ from engine.model.safetensors_folder import open_folder
 from engine.model.served_format import ServedFormat, choose_served_format
 from engine.model.sizing import count_parameters
 from engine.model.skeleton import ModelTensors, build_skeleton
+from engine.model.stacked_experts import stack_experts
 from engine.model.tensors import TensorSource
 from engine.model.weights import copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
@@ -125,7 +126,7 @@ def _load_into_decoder(
         dtype = torch.bfloat16  # what the decoder computes block formats with
     try:
         skeleton = build_skeleton(checkpoint.config, dtype)
-        tensors = ModelTensors(source, skeleton, settings.model)
+        tensors = ModelTensors(stack_experts(source), skeleton, settings.model)
         sizes = _Sizes.of(skeleton)
         tensors.fill(skeleton, dtype)
         with stubbed_linears(skeleton):
