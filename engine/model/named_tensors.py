@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from engine.model.tensors import BlockTensor, TensorSource
+from engine.model.tensors import BlockTensor, ExpertBlocksSource, TensorSource
 
 
 class NamedTensors:
@@ -32,6 +32,10 @@ class NamedTensors:
 
     def read(self, name: str) -> Tensor | BlockTensor:
         return self.source.read(self.stored_names[name])
+
+    def read_expert_blocks(self, name: str) -> Sequence[Sequence[BlockTensor]] | None:
+        source = self.source
+        return source.read_expert_blocks(self.stored_names[name]) if isinstance(source, ExpertBlocksSource) else None
 
     def release(self, part: Tensor) -> None:
         self.source.release(part)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,6 +22,17 @@ class BlockTensor:
     row_order: Tensor | None = None
     """int64 ``[outputs]``: for each row of transformers' parameter, the row of :attr:`blocks` that holds it; None if
     they have the same order. llama.cpp reorders the rows of some models' query and key projections."""
+
+
+@runtime_checkable
+class ExpertBlocksSource(Protocol):
+    """A :class:`TensorSource` that may hold experts in block formats; :meth:`TensorSource.read` dequantizes them."""
+
+    def read_expert_blocks(self, name: str) -> Sequence[Sequence[BlockTensor]] | None:
+        """Returns a parameter of experts as the matrices that it consists of, ``[outputs, inputs]``, for each expert.
+
+        They are the expert's gate and up projection, or its last one. None if they are not in a block format.
+        """
 
 
 class TensorSource(Protocol):

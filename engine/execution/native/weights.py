@@ -28,7 +28,7 @@ from engine.execution.native.modules import NORMS, ExpertLayout, LayerNames, Nor
 from engine.execution.native.structure import LANES, Structure
 from engine.model.gguf.dequantize import dequantize
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
-from engine.model.tensors import BlockTensor, TensorSource
+from engine.model.tensors import BlockTensor, ExpertBlocksSource, TensorSource
 
 log = logging.getLogger(__name__)
 
@@ -432,10 +432,17 @@ class DecoderWeights:
         """Logs which formats of the file had to be repacked in another."""
         if self.number_format != "blocks":
             return
-        names = [name for group in self.groups for name in group.parameters]
-        formats = {self._tensors.block_format(name) or "unquantized numbers" for name in names}
+        formats = {format_ for group in self.groups for format_ in self._formats(group)}
         if repacked := sorted(formats - FORMATS.keys()):
             log.info("weights in %s are repacked as %s", ", ".join(repacked), REPACKED_FORMAT)
+
+    def _formats(self, group: LinearGroup | ExpertGroup) -> Iterator[str]:
+        """Yields the formats of a group's weights in the file."""
+        blocks = self._expert_blocks(group) if isinstance(group, ExpertGroup) else None
+        if blocks is not None:
+            yield from (part.format for part in blocks[0])
+        else:
+            yield from (self._tensors.block_format(name) or "unquantized numbers" for name in group.parameters)
 
     def _pack_embedding(self, weight: Tensor | BlockTensor) -> Tensor:
         if self.number_format == "blocks":
@@ -478,26 +485,39 @@ class DecoderWeights:
         )
 
     def _pack_experts(self, group: ExpertGroup, served: Served | None) -> Iterator[PackedLinear]:
-        stored = self._tensors.read(group.parameter)
-        if group.number_format == "blocks" or isinstance(stored, BlockTensor):
-            raise UnsupportedModel("its experts are in block formats")
         bias = f"{group.parameter}_bias"
         biases = _dense(self._tensors.read(bias)) if bias in self._names else None
-        for expert, own in enumerate(stored):
-            weight = group.layout.matrix(own)
-            parts = group.layout.split(weight) if group.interleaved else (weight,)
+        for expert, parts in enumerate(self._expert_matrices(group)):
             own_biases: Sequence[Tensor] = ()
             if biases is not None:
                 own_biases = group.layout.split(biases[expert]) if group.interleaved else (biases[expert],)
-            yield PackedLinear.of(
-                parts,
-                own_biases,
-                group.number_format,
-                self._pages,
-                interleaved=group.interleaved,
-                served=None if served is None else _of_expert(served, expert * len(parts)),
-            )
+            own = None if served is None else _of_expert(served, expert * len(parts))
+            if group.number_format == "blocks":
+                yield PackedLinear.of_blocks(parts, own_biases, self._pages, interleaved=group.interleaved, served=own)
+                for part in parts:
+                    if isinstance(part, BlockTensor):
+                        self._release(part)
+            else:
+                yield PackedLinear.of(
+                    parts, own_biases, group.number_format, self._pages, interleaved=group.interleaved, served=own
+                )
+
+    def _expert_matrices(self, group: ExpertGroup) -> Iterator[Sequence[Tensor | BlockTensor]]:
+        """Yields the matrices of each expert, ``[outputs, inputs]``: gate and up, or the last one."""
+        blocks = self._expert_blocks(group)
+        if blocks is not None:
+            yield from blocks
+            return
+        stored = _dense(self._tensors.read(group.parameter))
+        for own in stored:
+            weight = group.layout.matrix(own)
+            yield group.layout.split(weight) if group.interleaved else (weight,)
         self._release(stored)
+
+    def _expert_blocks(self, group: ExpertGroup) -> Sequence[Sequence[BlockTensor]] | None:
+        if group.number_format != "blocks" or not isinstance(self._tensors, ExpertBlocksSource):
+            return None
+        return self._tensors.read_expert_blocks(group.parameter)
 
 
 def _of_expert(served: Served, first: int) -> Served:

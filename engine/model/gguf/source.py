@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,19 @@ class GgufSource:
         if order is not None:
             tensor = tensor[order]
         return tensor.reshape(plan.shape)
+
+    def read_expert_blocks(self, name: str) -> Sequence[Sequence[BlockTensor]] | None:
+        plan = self._plans[name]
+        infos = [self._model.tensors[source] for source in plan.sources]
+        if len(plan.shape) != 3 or any(info.format in _DTYPES or len(info.shape) != 3 for info in infos):
+            return None
+        stored = [self._stored(source) for source in plan.sources]
+        if len(stored) == 1 and name.endswith("gate_up_proj"):  # the outputs of gate, then those of up
+            stored, infos = list(stored[0].chunk(2, dim=1)), infos * 2
+        return [
+            [BlockTensor(info.format, own[expert], info.shape[-1]) for own, info in zip(stored, infos, strict=True)]
+            for expert in range(plan.shape[0])
+        ]
 
     def release(self, part: Tensor) -> None:
         """Takes a part that was read out of memory; the parts that are not mapped are released with the tensor."""
