@@ -148,6 +148,42 @@ def test_logits_are_those_of_transformers(
 
 @needs_compiler
 @every_family
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "quantization": "int4"}])
+def test_many_texts_in_one_step_are_as_each_alone(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
+    """Threads divide the rows of a step then, instead of the columns of each."""
+    model = load(make_model(tmp_path / "model", family), **settings)
+    assert isinstance(model.decoder, DecoderWeights)
+    count, length = 20, 21
+    shapes = [LayerCache.zeros(shape, 2 * count, 16, model.dtype, model.device) for shape in model.layers]
+    decoder = Decoder(model.decoder, shapes, [0] * len(shapes))
+
+    def step(texts: range, start: int, stop: int) -> Tensor:
+        """Computes the tokens from start on of these texts, of which each has two blocks."""
+        positions = torch.arange(start, stop).repeat(len(texts))
+        text = torch.tensor(list(texts)).repeat_interleave(stop - start)
+        lengths = (stop - start,) * len(texts)
+        return decoder.logits(
+            Batch(
+                input_ids=((positions * 7919 + text * 31) % model.vocab_size).unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                slots=(text * 32 + positions,),
+                logits_rows=torch.arange(stop - start - 1, len(positions), stop - start),
+                sequences=(
+                    Sequences(lengths, (stop,) * len(texts), tuple((2 * one, 2 * one + 1) for one in texts), 16),
+                ),
+                lengths=None,
+            )
+        )
+
+    for text in range(count):
+        step(range(text, text + 1), 0, length - 1)
+    alone = torch.cat([step(range(text, text + 1), length - 1, length) for text in range(count)])
+    torch.set_num_threads(3)
+    assert torch.equal(step(range(count), length - 1, length), alone)
+
+
+@needs_compiler
+@every_family
 def test_replies_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     """Several requests at once, in a cache that is too small for them."""
     path = make_model(tmp_path / "model", family, eos=False)
