@@ -53,20 +53,6 @@ constexpr int64_t kGroupWords = kGroup / 4;
 typedef uint16_t PartHalves __attribute__((vector_size(kPartLanes * 2)));
 typedef uint8_t PartBytes __attribute__((vector_size(kPartLanes)));
 
-// Returns a * b + c, rounded once where the processor can: written out, so that it never depends on the compiler's
-// choice, which may differ between kernels of different numbers of rows.
-inline FloatPart multiply_add(FloatPart a, FloatPart b, FloatPart c) {
-#if defined(__AVX512F__)
-    return FloatPart(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
-#elif defined(__AVX2__) && defined(__FMA__)
-    return FloatPart(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
-#elif defined(__aarch64__)
-    return FloatPart(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
-#else
-    return a * b + c;
-#endif
-}
-
 inline IntPart widen_bytes(const uint8_t* from) {
 #if defined(__AVX512F__)
     return IntPart(_mm512_cvtepu8_epi32(__m128i(load<PartBytes>(from))));

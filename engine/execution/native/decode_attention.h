@@ -63,7 +63,7 @@ struct QueryKeyDot {
 
     static Floats load_key(const Cache* key, int64_t) { return widen(key); }
     static Floats load_query(const Query* query, int64_t) { return load<Floats>(query); }
-    static Floats add(Floats sum, Floats key, Floats query) { return sum + key * query; }
+    static Floats add(Floats sum, Floats key, Floats query) { return multiply_add(key, query, sum); }
 };
 
 // How kSteps * kNumbers numbers of the values of a block, weighted by probs, are added to the sums of kHeads heads.
@@ -85,7 +85,8 @@ struct ValueAccumulator {
             for (int64_t i = 0; i < kSteps; ++i) {
                 next.fetch(key, i * kNumbers);
                 const Floats numbers = widen(values + offsets[key] + i * kLanes);
-                for (int64_t head = 0; head < kHeads; ++head) sum[head][i] += numbers * probs[head * kKeyBlock + key];
+                for (int64_t head = 0; head < kHeads; ++head)
+                    sum[head][i] = multiply_add(numbers, Floats{} + probs[head * kKeyBlock + key], sum[head][i]);
             }
         for (int64_t head = 0; head < kHeads; ++head)
             for (int64_t i = 0; i < kSteps; ++i) store(sum[head][i], sums + head * dim + i * kLanes);

@@ -79,7 +79,8 @@ inline __attribute__((always_inline)) void add_products(const PackedLinear& line
                         WeightFormat<int4>::add(even, unpacked[i], words[r * width + word + i]);
                         WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * width + word + i + 1]);
                     }
-                    sums[panel][r] += __builtin_convertvector(even + odd, FloatRegister) * scale;
+                    const FloatRegister products = __builtin_convertvector(even + odd, FloatRegister);
+                    sums[panel][r] = multiply_add(products, scale, sums[panel][r]);
                 }
             }
     } else {

@@ -46,7 +46,7 @@ struct Product<float> {
     static void add(Sum& sum, const Wide& words, int32_t row) {
         float x;
         std::memcpy(&x, &row, sizeof x);
-        sum += words * x;
+        sum = multiply_add(words, FloatPart{} + x, sum);
     }
 };
 
@@ -68,8 +68,8 @@ struct Product<bf16> {
     static Wide widen(IntPart words) { return {FloatPart(words << 16), FloatPart(words & int32_t(0xffff0000))}; }
     static void add(Sum& sum, const Wide& words, int32_t row) {
         const Wide x = widen(IntPart{} + row);
-        sum += words.first * x.first;
-        sum += words.second * x.second;
+        sum = multiply_add(words.first, x.first, sum);
+        sum = multiply_add(words.second, x.second, sum);
     }
 #endif
 };

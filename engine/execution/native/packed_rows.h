@@ -83,7 +83,7 @@ struct WeightFormat<float> {
     static void add(FloatRegister& sums, IntRegister weights, int32_t row) {
         float x;
         std::memcpy(&x, &row, sizeof x);
-        sums += FloatRegister(weights) * x;
+        sums = multiply_add(FloatRegister(weights), FloatRegister{} + x, sums);
     }
 };
 
@@ -99,8 +99,10 @@ struct WeightFormat<bf16> {
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
         sums = FloatRegister(vbfdotq_f32(float32x4_t(sums), bfloat16x8_t(weights), bfloat16x8_t(vdupq_n_s32(row))));
 #else
-        sums += FloatRegister(weights << 16) * widen_one(bf16(row));
-        sums += FloatRegister(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
+        const FloatRegister first = FloatRegister{} + widen_one(bf16(row));
+        const FloatRegister second = FloatRegister{} + widen_one(bf16(row >> 16));
+        sums = multiply_add(FloatRegister(weights << 16), first, sums);
+        sums = multiply_add(FloatRegister(weights & int32_t(0xffff0000)), second, sums);
 #endif
     }
 };

@@ -22,6 +22,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 using bf16 = uint16_t;  // bfloat16: the upper half of a float32
@@ -30,6 +32,23 @@ constexpr int64_t kLanes = 16;  // numbers in a vector; LANES of structure.py
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+
+// Returns a * b + c of float32 vectors, rounded once if they fill a register of a processor that can. Compiled without
+// contraction (-ffp-contract=off), all other arithmetic rounds each operation: the compiler's own choice may differ
+// between kernels of different numbers of rows, and a row's bits would depend on the rows beside it.
+template <typename Vector>
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Vector) == 64) return Vector(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#endif
+#if defined(__AVX2__) && defined(__FMA__)
+    if constexpr (sizeof(Vector) == 32) return Vector(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#elif defined(__aarch64__)
+    if constexpr (sizeof(Vector) == 16)
+        return Vector(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
+#endif
+    return a * b + c;
+}
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 typedef __m256 Eight;
@@ -229,14 +248,15 @@ inline Floats exponential(Floats x) {
     const Floats cut_off = __builtin_convertvector(__builtin_convertvector(nearest, Ints), Floats);
     const Floats n = cut_off - Floats(Ints(Floats{} + 1.0f) & (cut_off > nearest));
 #endif
-    const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    Floats p = Floats{} + 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    const Floats zero = {};
+    const Floats r = multiply_add(n, zero + 2.12194440e-4f, multiply_add(n, zero - 0.693359375f, x));
+    Floats p = zero + 1.9875691500e-4f;
+    p = multiply_add(p, r, zero + 1.3981999507e-3f);
+    p = multiply_add(p, r, zero + 8.3334519073e-3f);
+    p = multiply_add(p, r, zero + 4.1665795894e-2f);
+    p = multiply_add(p, r, zero + 1.6666665459e-1f);
+    p = multiply_add(p, r, zero + 5.0000001201e-1f);
+    p = multiply_add(p * r, r, r + 1.0f);
 #if defined(__AVX512F__)
     return Floats(_mm512_scalef_ps(__m512(p), __m512(n)));
 #else
