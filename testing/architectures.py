@@ -31,7 +31,7 @@ UNMAKEABLE: Final[frozenset[str]] = frozenset({"gemma3n", "gemma4_assistant"})
 
 WINDOW = 8
 
-_HIDDEN = 32
+_HIDDEN = 64  #: in four heads of the smallest width that the C++ decoder takes
 _HEADS = 4
 _KV_HEADS = 2
 _LAYERS = 2
@@ -74,7 +74,7 @@ SIZES: Final[Mapping[str, object]] = MappingProxyType(
         **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
         "qk_head_dim": 16,
         # Sizes that are not products of other sizes.
-        "query_pre_attn_scalar": 8,
+        "query_pre_attn_scalar": _HIDDEN // _HEADS,
         "vocab_size_per_layer_input": 320,
         "hidden_size_per_layer_input": 8,
     }
@@ -111,8 +111,8 @@ SPECIAL: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
                 "vocab_size_per_layer_input": 0,
             }
         },
-        "gemma4_text": {**_SHARED_KEYS, "per_layer_config": {1: {"head_dim": 16}, 3: {"head_dim": 16}}},
-        "gemma4_unified_text": {**_SHARED_KEYS, "per_layer_config": {1: {"head_dim": 16}, 3: {"head_dim": 16}}},
+        "gemma4_text": {**_SHARED_KEYS, "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}}},
+        "gemma4_unified_text": {**_SHARED_KEYS, "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}}},
         "deepseek_v2": {"n_routed_experts": _EXPERTS, "num_experts_per_tok": 2},
         "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},
         "jetmoe": {"kv_channels": _HIDDEN // _HEADS},
@@ -213,6 +213,8 @@ def _shrink(fields: dict[str, Any], vocab_size: int) -> dict[str, Any]:
             small[name] = value
     if small.get("kv_lora_rank"):
         small["num_key_value_heads"] = _HEADS
+        if "head_dim" in small:
+            small["head_dim"] = SIZES["qk_rope_head_dim"]
     return {**small, **special}
 
 

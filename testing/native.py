@@ -18,6 +18,7 @@ def _compiler_missing_because() -> str | None:
 
 _MISSING = _compiler_missing_because()
 
+HAS_COMPILER = _MISSING is None
 needs_compiler = pytest.mark.skipif(_MISSING is not None, reason=f"the C++ decoder cannot be built here: {_MISSING}")
 
 needs_8_bits = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this CPU has no VNNI instructions")

@@ -26,9 +26,10 @@ def text_config_of(config: Any) -> Any | None:
 
     A causal class is made for text parts that transformers has none for, of its own text model and an output layer.
     """
+    if config.is_encoder_decoder or not set(getattr(config, "sub_configs", ())) - {"text_config"}:
+        return None
     text_config = config.get_text_config()
-    other_parts = set(getattr(config, "sub_configs", ())) - {"text_config"}
-    if type(text_config) is type(config) or config.is_encoder_decoder or not other_parts:
+    if type(text_config) is type(config):
         return None
     own = _only(AutoModelForCausalLM._model_mapping.get(type(config), None))
     if own is not None and own.config_class in (type(text_config), None):

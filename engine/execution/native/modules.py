@@ -157,6 +157,8 @@ class DecoderModules:
         )
         if not all(is_plain(linear) for linear in modules.linears):
             raise UnsupportedModel("it uses something other than plain linear layers")
+        if any(getattr(norm, "weight", None) is None or norm.weight.ndim != 1 for norm in modules.norms):
+            raise UnsupportedModel("its norms are of another kind, or differ from one another")
         return modules
 
     def names(self, model: nn.Module) -> DecoderNames:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.errors import first_line
 from engine.execution.native.activations import Activation
 from engine.execution.native.constants import LayerConstants, Rotary, measure
 from engine.execution.native.experts import Routing, expert_linears
 from engine.execution.native.modules import DecoderModules, DecoderNames, LayerModules, UnsupportedModel, epsilon
+from engine.model.forwards import FAILURES
 from engine.scheduling.cache_layout import LayerShape
 
 LANES = 16
@@ -50,6 +52,13 @@ class Structure:
             UnsupportedModel: the model has other modules than the expected ones, or sizes that the decoder does not
                 support.
         """
+        try:
+            return cls._of(model, shapes)
+        except FAILURES as error:
+            raise UnsupportedModel(f"its structure cannot be read ({first_line(error)})") from error
+
+    @classmethod
+    def _of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
         modules = DecoderModules.of(model)
         head_dim, num_kv_heads = shapes[0].head_dim, shapes[0].num_kv_heads
         expected = (num_kv_heads, head_dim, head_dim)

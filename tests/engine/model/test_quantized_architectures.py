@@ -15,10 +15,10 @@ from engine.model.loaded_model import LoadedModel
 from testing.architectures import CAUSAL_TYPES, load_exactly, load_or_refuse
 from testing.native import needs_8_bits
 
-#: Largest error of the logits, as a share of their size. Layers of 32 inputs with wide random weights are the worst
-#: there is (0.29, 0.68 and 0.27 were seen, with experts whose routers choose others); logits that have nothing to do
-#: with one another differ by 1.4.
-LARGEST_ERROR: Final = {"int8": 0.5, "int4": 0.85, "none": 0.5}
+#: Largest error of the logits, as a share of their size. Layers of 64 inputs with wide random weights are the worst
+#: there is (0.29, 0.86 and 0.27 were seen, with experts whose routers choose others, and with layers that run again and
+#: again); logits that have nothing to do with one another differ by 1.4.
+LARGEST_ERROR: Final = {"int8": 0.5, "int4": 1.0, "none": 0.5}
 
 #: Its router multiplies with the weight of a linear layer itself.
 SHORT: Final = frozenset({"hunyuan_v1_moe"})
