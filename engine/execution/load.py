@@ -103,7 +103,7 @@ def _load_verified(
             weights.pack(group)
             progress("Loading weights", number / len(weights.groups))
         weights.seal()
-        matches = verified.matches(record, weights)
+        matches = verified.matches(record.logits, weights)
     except (ModelLoadError, UnsupportedModel, ImportError, OSError, *FAILURES) as error:
         log.info("the record of %s is ignored: %s", settings.model, first_line(error))
         return None

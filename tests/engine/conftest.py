@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from engine.execution.native import verified
+from engine.execution.native import checked, verified
 
 torch.set_num_threads(1)  # several would mostly wait for one another, and for whatever else runs
 
@@ -22,4 +22,6 @@ def no_records() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verified, "read_record", lambda _path: None)
         patch.setattr(verified, "write_record", lambda _path, _record: None)
+        patch.setattr(checked.CheckedModel, "_read", lambda _model: None)
+        patch.setattr(checked.CheckedModel, "remember", lambda _model, _weights: None)
         yield

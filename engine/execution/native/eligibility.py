@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.errors import first_line
 from engine.execution.native.build import NotCompiled, is_compiled, load_library
+from engine.execution.native.checked import CheckedModel
 from engine.execution.native.decoder import max_rows
 from engine.execution.native.modules import UnsupportedModel
 from engine.execution.native.parity_check import check_sample, pack_and_check
@@ -62,18 +64,38 @@ class NativeDecoders:
                 progress("Compiling for this processor", 0.0)
             load_library()
             structure = Structure.of(module, layers)
-            check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
             weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             weights.log_repacked()
+            checked = CheckedModel(structure, tensors, number_format, context_window)
+            if checked.is_known:
+                _pack(weights, progress)
+                if checked.matches(weights):
+                    log.info("%s runs in C++ (checked at an earlier start)", settings.model)
+                    return self._done(weights, tensors)
+                weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
+            check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
             check_sample(module, structure, tensors, number_format)
             error = pack_and_check(module, weights, context_window, lambda done: progress("Loading weights", done))
+            log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)
+            self._done(weights, tensors)
+            checked.remember(weights)
         except (NotCompiled, UnsupportedModel) as reason:
             return str(reason)
+        except OSError as reason:
+            return first_line(reason)
+        return weights
+
+    def _done(self, weights: DecoderWeights, tensors: TensorSource) -> DecoderWeights:
         weights.seal()
         if isinstance(tensors, NamedTensors) and isinstance(tensors.source, SafetensorsTensors):
             self.stored_names = tensors.stored_names
-        log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)
         return weights
+
+
+def _pack(weights: DecoderWeights, progress: Progress) -> None:
+    for number, group in enumerate(weights.groups, start=1):
+        weights.pack(group)
+        progress("Loading weights", number / len(weights.groups))
 
 
 def runs_every_step(settings: EngineSettings) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +91,27 @@ def logits_sample(weights: DecoderWeights) -> Tensor:
     return logits[:, :: -(-structure.vocab_size // _NUM_LOGITS)].flatten().clone()
 
 
-def matches(record: VerifiedModel, weights: DecoderWeights) -> bool:
+def matches(logits: Tensor, weights: DecoderWeights) -> bool:
     """Whether the decoder computes the recorded logits with these weights."""
     found = logits_sample(weights)
-    if found.shape != record.logits.shape:
+    if found.shape != logits.shape:
         return False
-    return bool((found - record.logits).norm() <= _MAX_DIFFERENCE * record.logits.norm())  # false for NaN
+    return bool((found - logits).norm() <= _MAX_DIFFERENCE * logits.norm())  # false for NaN
+
+
+def environment_hash() -> Hash:
+    """Returns the hash of what the checks depend on apart from the model: libraries, our code, the compiled decoder.
+
+    Raises:
+        NotCompiled: there is no compiled decoder.
+        OSError: a file cannot be read.
+    """
+    key = hashlib.sha256(json.dumps(list(map(_version, _PACKAGES))).encode())
+    key.update(Path(load_library()._name).read_bytes())
+    for place in _CODE:
+        for file in sorted(place.rglob("*.py")):
+            key.update(file.read_bytes())
+    return key
 
 
 def record_path(folder: Path, settings: EngineSettings, dtype: torch.dtype) -> Path:
@@ -103,12 +121,9 @@ def record_path(folder: Path, settings: EngineSettings, dtype: torch.dtype) -> P
         NotCompiled: there is no compiled decoder, or no cache folder.
         OSError: a file cannot be read.
     """
-    key = hashlib.sha256(json.dumps([str(dtype), settings.quantization, *map(_version, _PACKAGES)]).encode())
+    key = environment_hash()
+    key.update(json.dumps([str(dtype), settings.quantization]).encode())
     key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder
-    key.update(Path(load_library()._name).read_bytes())
-    for place in _CODE:
-        for file in sorted(place.rglob("*.py")):
-            key.update(file.read_bytes())
     for file in sorted(folder.iterdir()):
         if file.suffix in _TEXT_SUFFIXES or file.suffix == ".safetensors":
             key.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
@@ -131,13 +146,19 @@ def read_record(path: Path) -> VerifiedModel | None:
 
 def write_record(path: Path, record: VerifiedModel) -> None:
     """Writes a record, which appears whole or not at all. A folder that cannot be written to is left alone."""
+    write_json(path, {field.name: getattr(record, field.name) for field in fields(record)})
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a record's values, and deletes old records of its kind, whose names begin alike."""
     try:
-        text = json.dumps({field.name: getattr(record, field.name) for field in fields(record)}, default=_encode)
+        text = json.dumps(values, default=encode)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             file.write(text)
         os.replace(file.name, path)
-        records = sorted(path.parent.glob("verified-*.json"), key=lambda one: one.stat().st_mtime, reverse=True)
+        kind = path.name.partition("-")[0]
+        records = sorted(path.parent.glob(f"{kind}-*.json"), key=lambda one: one.stat().st_mtime, reverse=True)
         for old in records[_MAX_RECORDS:]:
             old.unlink(missing_ok=True)
     except (OSError, TypeError) as error:
@@ -187,7 +208,8 @@ def _header(file: Path) -> bytes:
         return opened.read(min(size, file.stat().st_size))
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """Returns a part of a record as JSON takes it."""
     if isinstance(value, Tensor):
         return {"tensor": value.flatten().tolist(), "shape": list(value.shape)}
     if isinstance(value, torch.dtype):
