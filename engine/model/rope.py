@@ -17,6 +17,13 @@ from engine.errors import ModelLoadError
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
+def fixed_length(rotary: Any) -> int:
+    """Returns how long sequences may be that all use the same frequencies of a length-dependent embedding."""
+    if rotary.rope_type == "dynamic":
+        return int(rotary.original_max_seq_len)
+    return int(rotary.config.rope_parameters["original_max_position_embeddings"])
+
+
 class LengthDependentRotary(nn.Module):
     """Replaces a model's rotary embedding.
 
@@ -28,12 +35,7 @@ class LengthDependentRotary(nn.Module):
         super().__init__()
         self.rotary = rotary
         self.kind: str = rotary.rope_type
-        #: sequences of up to this many tokens all use the same frequencies
-        self.limit: int = (
-            rotary.original_max_seq_len
-            if self.kind == "dynamic"
-            else rotary.config.rope_parameters["original_max_position_embeddings"]
-        )
+        self.limit = fixed_length(rotary)
         self.lengths: Tensor | None = None  #: int64 ``[num_tokens]``, set before each step: each token's pass length
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:

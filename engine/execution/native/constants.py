@@ -21,7 +21,7 @@ from engine.execution.native.experts import Routing, gated, read_routing, run_in
 from engine.execution.native.modules import DecoderModules, LayerModules, UnsupportedModel, frequencies
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
-from engine.model.rope import LENGTH_DEPENDENT
+from engine.model.rope import LENGTH_DEPENDENT, fixed_length
 
 _POSITIONS = (1, 3, 77, 1003)  #: far enough apart that any two rotary embeddings differ
 _SMALL, _LARGE = 1e-3, 1e8
@@ -76,19 +76,22 @@ class Constants:
 
 @one_thread()
 @torch.inference_mode()
-def measure(model: Any, modules: DecoderModules) -> Constants:
+def measure(model: Any, modules: DecoderModules, max_length: int) -> Constants:
     """Runs a model over a few tokens and returns its constants.
+
+    Args:
+        max_length: of the sequences that will be computed, in tokens.
 
     Raises:
         UnsupportedModel: the model cannot be run in this way, or its rotary embedding depends on the length.
     """
-    tables = _rotary_tables(modules)
-    positions = torch.tensor(_POSITIONS)
+    tables, fixed = _rotary_tables(modules, max_length)
+    positions = torch.tensor(_POSITIONS).clamp(max=fixed - 1)
     recorder = _Recorder(modules)
     try:
         with replaced_forwards(list(recorder.forwards())):
             output = model(
-                input_ids=torch.arange(len(positions)).unsqueeze(0),
+                input_ids=(positions * 7919 % modules.embedding.num_embeddings).unsqueeze(0),
                 position_ids=positions.unsqueeze(0),
                 use_cache=False,
                 logits_to_keep=torch.arange(2),
@@ -239,15 +242,24 @@ def _find_rotary(
     return min(candidates, key=lambda index: float((candidates[index] - found).norm()))
 
 
-def _rotary_tables(modules: DecoderModules) -> tuple[Rotary, ...]:
-    found = [table for rotary in modules.rotary for table in frequencies(rotary)]
-    if any(kind in LENGTH_DEPENDENT for _, _, kind in found):
-        raise UnsupportedModel("its rotary embedding depends on the sequence length")
-    return tuple(
+def _rotary_tables(modules: DecoderModules, max_length: int) -> tuple[tuple[Rotary, ...], int]:
+    """Returns the rotary embeddings that layers may have, and the length up to which they are the same."""
+    found, fixed = [], max(_POSITIONS) + 1
+    for rotary in modules.rotary:
+        tables = list(frequencies(rotary))
+        if any(kind in LENGTH_DEPENDENT for _, _, kind in tables):
+            fixed = min(fixed, limit := fixed_length(rotary))
+            if max_length > limit:
+                raise UnsupportedModel(
+                    f"its rotary embedding depends on the sequence length (not with max_model_len={limit})"
+                )
+        found += tables
+    candidates = (
         Rotary(inv_freq.detach().float().clone(), scale, is_interleaved)
         for inv_freq, scale, _ in found
         for is_interleaved in (False, True)
     )
+    return tuple(candidates), fixed
 
 
 def embedding_scale(embedding: nn.Embedding) -> float:

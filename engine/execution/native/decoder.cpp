@@ -1,7 +1,8 @@
 // The C entry points of the decoder, which engine/execution/native/decoder.py and sampling.py call through ctypes.
 //
 // What they compute is in the headers:
-//   forward.h            a whole step; elementwise.h has its norms, rotary embedding and activation
+//   forward.h            a whole step; elementwise.h has its norms, rotary embedding and activation, routing.h the choice
+//                        of experts
 //   gemm.h               matrix products; packed_rows.h has their number formats and inputs, microkernel.h the loop
 //   block_gemm.h         those of GGML's block formats; block_formats.h, block_rows.h, block_packing.h
 //   attention_tasks.h    attention, divided among threads; decode_attention.h, attention.h,

@@ -59,11 +59,12 @@ class NativeDecoders:
         if not _is_wanted(settings):
             return "the C++ decoder is not to be used"
         number_format = _number_format(tensors, settings, needs.dtype)
+        context_window = min(context_window, settings.max_model_len or context_window)
         try:
             if not is_compiled():
                 progress("Compiling for this processor", 0.0)
             load_library()
-            structure = Structure.of(module, layers)
+            structure = Structure.of(module, layers, context_window)
             weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             weights.log_repacked()
             checked = CheckedModel(structure, tensors, number_format, context_window)

@@ -45,20 +45,24 @@ class Structure:
     logits_softcap: float  #: of the scaled logits; 0 for none
 
     @classmethod
-    def of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
+    def of(cls, model: Any, shapes: Sequence[LayerShape], max_length: int = 1) -> Structure:
         """Reads the structure of a causal language model.
+
+        Args:
+            shapes: of the cache, for each layer.
+            max_length: of the sequences that will be computed, in tokens.
 
         Raises:
             UnsupportedModel: the model has other modules than the expected ones, or sizes that the decoder does not
                 support.
         """
         try:
-            return cls._of(model, shapes)
+            return cls._of(model, shapes, max_length)
         except FAILURES as error:
             raise UnsupportedModel(f"its structure cannot be read ({first_line(error)})") from error
 
     @classmethod
-    def _of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
+    def _of(cls, model: Any, shapes: Sequence[LayerShape], max_length: int) -> Structure:
         modules = DecoderModules.of(model)
         head_dim, num_kv_heads = shapes[0].head_dim, shapes[0].num_kv_heads
         expected = (num_kv_heads, head_dim, head_dim)
@@ -66,7 +70,7 @@ class Structure:
             raise UnsupportedModel("its layers differ in their heads")
         first = modules.layers[0]
         queries = first.output.in_features
-        constants = measure(model, modules)
+        constants = measure(model, modules, max_length)
         structure = cls(
             names=modules.names(model),
             shapes=tuple(shapes),

@@ -121,8 +121,9 @@ def record_path(folder: Path, settings: EngineSettings, dtype: torch.dtype) -> P
         NotCompiled: there is no compiled decoder, or no cache folder.
         OSError: a file cannot be read.
     """
+    asked = [str(dtype), settings.quantization, settings.max_model_len]  # a rotary embedding may depend on the length
     key = environment_hash()
-    key.update(json.dumps([str(dtype), settings.quantization]).encode())
+    key.update(json.dumps(asked).encode())
     key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder
     for file in sorted(folder.iterdir()):
         if file.suffix in _TEXT_SUFFIXES or file.suffix == ".safetensors":

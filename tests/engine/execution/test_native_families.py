@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -354,6 +355,36 @@ class PlainNorm(gemma3.Gemma3RMSNorm):
     def forward(self, rows: Tensor) -> Tensor:
         normed: Tensor = self._norm(rows.float()) * self.weight
         return normed.to(rows.dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_a_rotary_embedding_that_depends_on_the_length_runs_where_it_is_fixed(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fixed = 128
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": fixed}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0, 1.1, 1.2, 1.3] * 2, "long_factor": [2.0] * 8}
+    config = {"rope_parameters": rope, "max_position_embeddings": fixed if kind == "dynamic" else 4 * fixed}
+    config |= {"original_max_position_embeddings": fixed}
+    path = make_model(tmp_path / "model", "phi3" if kind == "longrope" else "llama", config=config, eos=False)
+    with caplog.at_level(logging.INFO, logger="engine"):
+        settings = EngineSettings(model=str(path), device="cpu", dtype="float32")
+        assert load_model(settings, lambda _stage, _fraction: None).decoder is None
+    assert f"its rotary embedding depends on the sequence length (not with max_model_len={fixed})" in caplog.text
+    settings = EngineSettings(max_model_len=fixed, max_num_seqs=4, num_kv_blocks=60, kv_block_size=4)
+    core = EngineCore(load(path, dtype="float32", max_model_len=fixed), settings)
+    prompt = random.Random(0).choices(range(3, 390), k=90)
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=fixed - len(prompt))
+    core.add(core.request_processor.process("0", prompt, core.request_processor.resolve(prompt, params)))
+    reply: list[int] = []
+    while core.has_work:
+        for delta in core.step().deltas:
+            reply += delta.token_ids
+    comparison = Comparison()
+    comparison.check(reply, Reference(path).greedy(prompt, fixed - len(prompt)), context=kind)
+    assert comparison.tokens > 30
 
 
 @needs_compiler
