@@ -72,14 +72,15 @@ def test_with_a_compiler_a_wheel_has_a_decoder_for_every_processor(checkout: Pat
         assert {Path(name).name for name in file.namelist() if name.endswith(".so")} == wanted
         file.extractall(checkout / "installed")
     code = (
-        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        f"import logging, sys; sys.path.insert(0, {str(checkout / 'installed')!r})\n"
+        "logging.basicConfig(level=logging.INFO)\n"
         "from engine.execution.native import build; print(build.__file__); build.load_library()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "CXX"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=checkout / "installed",
-        env={**environment, "PYTHONPATH": str(checkout / "installed"), "PATH": "", "HOME": "/nonexistent"},
+        env={**environment, "PATH": "", "HOME": "/nonexistent"},
         capture_output=True,
         text=True,
     )
