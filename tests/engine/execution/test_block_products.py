@@ -22,6 +22,8 @@ from engine.model.tensors import BlockTensor
 from testing.blocks import dequantize_blocks, make_blocks
 from testing.native import needs_compiler
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).with_name("block_products.cpp")
 GROUP = 32
 #: Options of the compiler, and the processor's flags that they need.
@@ -184,9 +186,8 @@ def test_products_on_arm(options: str, cpu: str, tmp_path: Path) -> None:
         pytest.skip("needs a compiler and QEMU for ARM, which scripts/cross_tools.sh installs")
     program = tmp_path / "block_products"
     include = f"-I{compiler.SOURCE.parent}"
-    subprocess.run(
-        [cxx, *compiler.OPTIONS, *options.split(), "-static", include, str(SOURCE), "-o", program], check=True
-    )
+    arguments = [one for one in compiler.OPTIONS if one not in ("-shared", "-fPIC")]
+    subprocess.run([cxx, *arguments, *options.split(), "-static", include, str(SOURCE), "-o", program], check=True)
     for name, kind in FORMATS.items():
         weight, rows = make_blocks(name, 48, 3 * kind.inputs), make_rows(7, 3 * kind.inputs)
         sizes = (kind.number, LANES * kind.code_bytes, LANES * (kind.bytes - kind.code_bytes), 3, 48, *rows.shape)

@@ -44,6 +44,8 @@ from testing.models import FAMILIES, Family, make_model
 from testing.native import FORMATS, needs_compiler
 from testing.reference import Comparison, Reference
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = 512
 LENGTH = 75  #: tokens; several times a sliding window
 PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}

@@ -29,7 +29,7 @@ INSTRUCTION_SETS = [
     pytest.param("", id="baseline"),
 ]
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=INSTRUCTION_SETS)

@@ -24,7 +24,7 @@ from testing.models import make_model
 from testing.native import FORMATS, needs_compiler
 from tests.engine.execution.test_load_into_decoder import equal, reply
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.slow]
 
 READ_RECORD, WRITE_RECORD = verified.read_record, verified.write_record  # before the other tests' fixture
 ROOT = Path(__file__).resolve().parents[3]

@@ -195,6 +195,7 @@ def test_a_repository_of_gguf_files_alone_offers_them(hub: Hub) -> None:
         fetch_model(REPOSITORY, None, ignore)
 
 
+@pytest.mark.slow  # the hub's library tries again and again
 def test_without_a_network_the_cache_serves(hub: Hub) -> None:
     first = fetch_model(f"{REPOSITORY}:Q8_0", None, ignore)
     hub.go_on()
