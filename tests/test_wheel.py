@@ -70,20 +70,21 @@ def test_with_a_compiler_a_wheel_has_a_decoder_for_every_processor(checkout: Pat
     wanted = {variant_file(variant) for variant in VARIANTS if variant.machine == platform.machine()}
     with zipfile.ZipFile(wheel) as file:
         assert {Path(name).name for name in file.namelist() if name.endswith(".so")} == wanted
-        file.extractall(checkout / "installed")
+        file.extractall(checkout / "unpacked")
+    (installed,) = (checkout / "unpacked").glob("*.data/purelib")  # what pip moves to site-packages
     code = (
-        f"import logging, sys; sys.path.insert(0, {str(checkout / 'installed')!r})\n"
+        f"import logging, sys; sys.path.insert(0, {str(installed)!r})\n"
         "logging.basicConfig(level=logging.INFO)\n"
         "from engine.execution.native import build; print(build.__file__); build.load_library()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "CXX"}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=checkout / "installed",
+        cwd=installed,
         env={**environment, "PATH": "", "HOME": "/nonexistent"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert str(checkout / "installed") in done.stdout
+    assert str(installed) in done.stdout
     assert "the C++ decoder is the prebuilt one for" in done.stderr
