@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make run        install what is missing and start the chat at http://127.0.0.1:7860"
 	@echo "make test       all tests except the long ones, browser tests included"
-	@echo "make test-fast  while writing, in two minutes: no browser, killed servers, PostgreSQL, the guide's own; nothing slow"
+	@echo "make test-fast  while writing, in a minute and a half: no browser, killed servers, PostgreSQL, the guide's own; nothing slow"
 	@echo "make test-web   the tests of the pages' scripts that need no browser; make test runs them too"
 	@echo "make test-full  the long tests: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make test-compose  test the server in containers (needs Docker): build, crash, backup, restore"
