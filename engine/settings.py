@@ -45,8 +45,9 @@ class EngineSettings(BaseSettings):
     )
     native: bool = Field(
         True,
-        description="On CPUs, run Llama-like models in C++ (without AVX2, only their short steps), compiled for "
-        "this machine at the first start where a compiler (g++) is found.",
+        description="On CPUs, run models in C++ where the decoder knows their structure (without AVX2, only their "
+        "short steps). Images and wheels bring it compiled; elsewhere it is compiled at the first start, with g++ or "
+        "clang++.",
     )
     attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can run here.")
     max_model_len: int | None = Field(
