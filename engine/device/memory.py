@@ -34,6 +34,11 @@ def release_memory() -> None:
             torch.cuda.empty_cache()
         except RuntimeError as error:  # after some faults every CUDA call fails
             log.warning("cannot release the GPU's memory: %s", error)
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Returns freed memory to the system."""
     if sys.platform == "linux":
         # glibc keeps freed memory for the next allocation; other C libraries have no such function.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.device.memory import trim_heap
 from engine.errors import first_line
 from engine.execution.native.build import NotCompiled, is_compiled, load_library
 from engine.execution.native.checked import CheckedModel
@@ -76,6 +77,7 @@ class NativeDecoders:
                 weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
             check_sample(module, structure, tensors, number_format)
+            trim_heap()  # the sample's layers, in float32: glibc would keep them while the weights are packed
             error = pack_and_check(module, weights, context_window, lambda done: progress("Loading weights", done))
             log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)
             self._done(weights, tensors)
