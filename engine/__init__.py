@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from engine.chat_options import ChatOptions, NamedTool, Tool, ToolCall, ToolChoice, ToolChoiceMode
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -37,11 +38,13 @@ from engine.outputs import (
     PrefillProgress,
     Timings,
     TokenLogprobs,
+    ToolCallDelta,
     Utilisation,
 )
 from engine.parameter_table import PARAMETERS, Group, Kind, Parameter, Slider
 from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
+from engine.structured_output import StructuredOutput, StructureKind
 
 if TYPE_CHECKING:
     from engine.device.host_memory import available_host_memory
@@ -76,6 +79,7 @@ __all__ = [
     "Caller",
     "ChatEngine",
     "ChatMessage",
+    "ChatOptions",
     "Completion",
     "ContextLengthError",
     "DeadlineError",
@@ -102,6 +106,7 @@ __all__ = [
     "ModelInfo",
     "ModelLoadError",
     "ModelSize",
+    "NamedTool",
     "Parameter",
     "PrefillProgress",
     "PreparedPrompt",
@@ -109,8 +114,15 @@ __all__ = [
     "ReplyInterruptedError",
     "SamplingParams",
     "Slider",
+    "StructureKind",
+    "StructuredOutput",
     "Timings",
     "TokenLogprobs",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolChoiceMode",
     "Truncation",
     "UnsupportedParameterError",
     "Utilisation",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
+from engine.chat_options import ChatOptions
 from engine.errors import EngineStoppedError
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
@@ -202,12 +203,13 @@ class Engine:
         caller: Caller | None = None,
         truncation: Truncation | None = None,
         previous: PreparedPrompt | None = None,
+        options: ChatOptions | None = None,
     ) -> PreparedPrompt:
         """Validates, renders and counts a conversation. See :meth:`engine.interface.ChatEngine.prepare`."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
         chat = await prepare_truncated(
-            lambda kept: _render(request_processor, kept, params, caller, previous),
+            lambda kept: _render(request_processor, kept, params, caller, previous, options),
             messages,
             truncation,
             request_processor.budget(params),
@@ -244,9 +246,10 @@ class Engine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        options: ChatOptions | None = None,
     ) -> Deltas:
         """Streams a reply to a conversation: :meth:`prepare` and :meth:`stream` in one."""
-        return self._deltas(partial(self.prepare, messages, params, caller=caller), deadline, priority)
+        return self._deltas(partial(self.prepare, messages, params, caller=caller, options=options), deadline, priority)
 
     async def complete(
         self,
@@ -363,7 +366,7 @@ class Engine:
         request_processor = worker.core.request_processor
         if not (isinstance(prepared, RenderedChat) and prepared.is_by(request_processor)):
             messages, params, caller = prepared.messages, prepared.requested_params, prepared.caller
-            prepared = await _render(request_processor, messages, params, caller)
+            prepared = await _render(request_processor, messages, params, caller, options=prepared.options)
         return worker, self._submission(request_processor, prepared.prompt, deadline, priority, prepared.caller)
 
     def _submission(
@@ -392,10 +395,11 @@ async def _render(
     params: SamplingParams | None,
     caller: Caller | None,
     previous: PreparedPrompt | None = None,
+    options: ChatOptions | None = None,
 ) -> RenderedChat:
     if request_processor.is_fast_to_render(messages, params):
-        return request_processor.render_chat(messages, params, caller, previous)
-    return await asyncio.to_thread(request_processor.render_chat, messages, params, caller, previous)
+        return request_processor.render_chat(messages, params, caller, previous, options)
+    return await asyncio.to_thread(request_processor.render_chat, messages, params, caller, previous, options)
 
 
 Submit = Callable[[], Awaitable[tuple["Worker", "Submission"]]]

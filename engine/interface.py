@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
 
+from engine.chat_options import ChatOptions, ToolCall
 from engine.outputs import Delta, Deltas, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 
@@ -31,6 +32,11 @@ class ChatMessage(TypedDict):
 
     ``shared`` (first messages only): the text belongs to no caller (a support desk's system prompt, say), so its
     prefix cache serves every caller.
+
+    ``reasoning`` (replies only): what the model thought before it answered; most templates leave it out.
+
+    ``tool_calls`` (replies only): the calls that the reply made. Each is answered by a message of the role ``tool``,
+    whose ``tool_call_id`` is the call's id.
     """
 
     role: str
@@ -39,6 +45,9 @@ class ChatMessage(TypedDict):
     token_ids: NotRequired[Sequence[int]]
     unfinished: NotRequired[bool]
     shared: NotRequired[bool]
+    reasoning: NotRequired[str]
+    tool_calls: NotRequired[Sequence[ToolCall]]
+    tool_call_id: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ class PreparedPrompt:
     num_prompt_tokens: int
     max_model_len: int  #: tokens of the context window it was prepared for, prompt and reply together
     num_omitted_messages: int = 0  #: oldest messages that :class:`Truncation` left out
+    options: ChatOptions = field(default_factory=ChatOptions)
 
 
 class ChatEngine(Protocol):
@@ -120,6 +130,7 @@ class ChatEngine(Protocol):
         caller: Caller | None = None,
         truncation: Truncation | None = None,
         previous: PreparedPrompt | None = None,
+        options: ChatOptions | None = None,
     ) -> PreparedPrompt:
         """Validates, renders and counts a conversation that :meth:`stream` would accept now.
 
@@ -130,6 +141,7 @@ class ChatEngine(Protocol):
             truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
             previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
                 tokenized; anything else does no harm.
+            options: tools and thinking.
 
         Raises:
             ContextLengthError: the rendered prompt leaves no room for a reply.
@@ -160,6 +172,7 @@ class ChatEngine(Protocol):
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        options: ChatOptions | None = None,
     ) -> AsyncIterator[Delta]:
         """Streams a reply to a conversation: :meth:`prepare` and :meth:`stream` in one."""
         ...

@@ -89,6 +89,16 @@ class TokenLogprobs:
     top: tuple[Logprob, ...]  #: the likeliest tokens, as many as requested, likeliest first
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A part of a tool call. Joining ``arguments`` over all deltas of an ``index`` gives JSON text, an object."""
+
+    index: int  #: which of the reply's calls
+    arguments: str = ""
+    id: str | None = None  #: on the first delta of a call only
+    name: str | None = None  #: on the first delta of a call only
+
+
 @dataclass(slots=True)  # created for each token; frozen=True would take three times as long
 class Delta:
     """One increment of a reply; not changed after it is delivered.
@@ -111,6 +121,8 @@ class Delta:
     index: int = 0  #: which of the ``n`` replies to the prompt
     num_unfinished: int = 1  #: how many of the ``n`` replies are still being generated
     token_count: int | None = None  #: tokens in this delta, where a remote server does not report their ids
+    reasoning: str = ""  #: what the model thinks before it answers; not part of ``text``
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     sampled_at: float | None = None  #: ``time.monotonic`` when its first token was sampled; None from a remote server
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidRequestError, ModelLoadError, UnsupportedParameterError
 from engine.parameter_table import MAX_WHOLE, PARAMETERS, Kind, Parameter
+from engine.structured_output import StructuredOutput
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -31,8 +32,7 @@ class SamplingParams:
     A value out of range is refused, never clamped. :mod:`engine.parameter_table` says what each field takes and does;
     ``help(SamplingParams)`` and ``docs/sampling.md`` show it.
 
-    ``response_format`` is not supported yet: anything but ``None`` and ``{"type": "text"}`` raises
-    :class:`UnsupportedParameterError`.
+    ``structured`` holds the reply to a form; it is not supported yet and raises :class:`UnsupportedParameterError`.
 
     Raises:
         InvalidRequestError: a ``ValueError`` that names the field, the value and the allowed range.
@@ -59,11 +59,11 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: tuple[str, ...] | list[str] = ()
     forbidden_words: tuple[str, ...] | list[str] = ()
-    response_format: Mapping[str, object] | None = None
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
-        if self.response_format not in (None, {"type": "text"}):
-            raise UnsupportedParameterError(f"response_format is not supported yet (got {self.response_format!r})")
+        if self.structured is not None:
+            raise UnsupportedParameterError(f"structured is not supported yet (got {self.structured!r})")
         for name, parameter in PARAMETERS.items():
             object.__setattr__(self, name, _check(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

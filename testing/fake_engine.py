@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from engine import (
     Caller,
     ChatMessage,
+    ChatOptions,
     ContextLengthError,
     Delta,
     Deltas,
@@ -68,6 +69,7 @@ class FakeEngine:
         self.ready = True
         self.deadlines: list[float | None] = []  #: of the replies that started
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
+        self.options: list[ChatOptions] = []  #: of the replies that started
         self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
         self.running = 0
         self.aborted = 0  #: replies abandoned before their end
@@ -120,6 +122,7 @@ class FakeEngine:
         caller: Caller | None = None,
         truncation: Truncation | None = None,
         previous: PreparedPrompt | None = None,
+        options: ChatOptions | None = None,
     ) -> PreparedPrompt:
         self.previous.append(previous)
         resolved = (params or SamplingParams()).with_defaults(self.default_sampling_params)
@@ -134,6 +137,7 @@ class FakeEngine:
                 params=resolved,
                 num_prompt_tokens=tokens,
                 max_model_len=self._info.max_model_len,
+                options=options or ChatOptions(),
             )
 
         budget = ContextBudget(self._info.max_model_len, resolved.max_tokens)
@@ -146,6 +150,7 @@ class FakeEngine:
         self._admit(prepared.num_prompt_tokens)
         prepared.params.check_logprobs(20)
         self.calls.append((list(prepared.messages), prepared.requested_params))
+        self.options.append(prepared.options)
         self.deadlines.append(deadline)
         async for delta in self._reply(prepared.num_prompt_tokens):
             yield delta
@@ -158,8 +163,9 @@ class FakeEngine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        options: ChatOptions | None = None,
     ) -> AsyncIterator[Delta]:
-        prepared = await self.prepare(messages, params, caller=caller)
+        prepared = await self.prepare(messages, params, caller=caller, options=options)
         async for delta in self.stream(prepared, deadline=deadline, priority=priority):
             yield delta
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 import httpx
 from prometheus_client import CollectorRegistry
 
+from engine.chat_options import ChatOptions
 from engine.errors import (
     DeadlineError,
     EngineError,
@@ -233,6 +234,7 @@ class RemoteEngine:
         caller: Caller | None = None,
         truncation: Truncation | None = None,
         previous: PreparedPrompt | None = None,  # noqa: ARG002 - the server renders the conversation
+        options: ChatOptions | None = None,
     ) -> PreparedPrompt:
         """Validates and counts a conversation that :meth:`stream` would send now.
 
@@ -256,6 +258,7 @@ class RemoteEngine:
                 params=resolved,
                 num_prompt_tokens=tokens,
                 max_model_len=limit,
+                options=options or ChatOptions(),
             )
 
         max_tokens = params.max_tokens if params is not None else None
@@ -286,6 +289,7 @@ class RemoteEngine:
                 deadline=deadline,
                 priority=priority,
                 caller=prepared.caller,
+                options=prepared.options,
             )
         )
 
@@ -297,6 +301,7 @@ class RemoteEngine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        options: ChatOptions | None = None,
     ) -> AsyncGenerator[Delta]:
         """Streams a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
 
@@ -310,7 +315,13 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
-        chat_request = ChatRequest(messages=messages, params=self._checked(params), priority=priority, caller=caller)
+        chat_request = ChatRequest(
+            messages=messages,
+            params=self._checked(params),
+            priority=priority,
+            caller=caller,
+            options=options or ChatOptions(),
+        )
         async with aclosing(self._stream(chat_request, deadline)) as deltas:
             async for delta in deltas:
                 yield delta

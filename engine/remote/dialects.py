@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from engine.chat_options import ChatOptions
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.interface import Caller, ChatMessage
 from engine.parameter_table import PARAMETERS, Kind
@@ -113,6 +114,7 @@ class ChatRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     caller: Caller | None = None
+    options: ChatOptions = field(default_factory=ChatOptions)  #: of conversations
 
     @property
     def path(self) -> str:

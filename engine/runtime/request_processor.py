@@ -11,6 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from weakref import ref
 
+from engine.chat_options import ChatOptions
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
@@ -58,11 +59,13 @@ class RequestProcessor:
         params: SamplingParams | None,
         caller: Caller | None = None,
         previous: PreparedPrompt | None = None,
+        options: ChatOptions | None = None,
     ) -> RenderedChat:
         """Renders a conversation into prompt tokens, and resolves the parameters of its reply.
 
         Args:
             previous: the prompt of the conversation's previous turn; one of another model is ignored.
+            options: tools and thinking.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
@@ -83,6 +86,7 @@ class RequestProcessor:
             prompt=TokenizedPrompt(token_ids, with_stop, partial_reply, num_shared),
             rendered=rendered,
             renderer=ref(self),
+            options=options or ChatOptions(),
         )
 
     def _render(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from transformers import GenerationConfig
 
-from engine import InvalidRequestError, ModelLoadError, SamplingParams
+from engine import InvalidRequestError, ModelLoadError, SamplingParams, StructuredOutput, StructureKind
 from engine.errors import UnsupportedParameterError
 from engine.parameter_table import PARAMETERS, Kind
 
@@ -87,7 +87,7 @@ def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
+        ("structured", StructuredOutput(StructureKind.JSON_OBJECT)),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None:
@@ -96,7 +96,7 @@ def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None
 
 
 def test_asking_for_nothing_of_what_is_not_built_is_fine() -> None:
-    SamplingParams(response_format={"type": "text"})
+    SamplingParams(structured=None)
 
 
 def test_values_are_normalized_and_cannot_be_changed() -> None:
@@ -164,7 +164,7 @@ def test_the_models_own_defaults_are_what_its_file_states(stated: dict[str, Any]
     for name, value in expected.items():
         assert getattr(params, name) == value
     open_fields = {field.name for field in fields(params) if getattr(params, field.name) is None}
-    assert open_fields <= {"max_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "response_format"}
+    assert open_fields <= {"max_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "structured"}
 
 
 def test_an_impossible_generation_config_is_a_defect_of_the_model() -> None:
@@ -192,7 +192,7 @@ def test_every_field_is_in_the_table_with_its_type_and_default() -> None:
         Kind.TOKEN_BIASES: "Mapping[int, float] | None",
     }
     own = {field.name: (field.type, field.default) for field in fields(SamplingParams)}
-    del own["response_format"]  # not supported yet
+    del own["structured"]  # not supported yet
     assert own.keys() == PARAMETERS.keys()
     for name, parameter in PARAMETERS.items():
         type_, default = own[name]
