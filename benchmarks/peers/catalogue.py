@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.model_files import BenchModel, cache_dir, make_gguf
+from benchmarks.model_files import FILE, BenchModel, cache_dir, make_gguf
 
 FORMATS = ("bf16", "int8", "int4")
+GGUF_FORMATS = (*FORMATS, FILE)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class EngineSpec:
 
     def model_file(self, model: BenchModel, format_: str) -> str:
         """Returns the model file or folder to load; makes a missing GGUF file."""
+        if format_ == FILE:
+            return str(model.path)
         return str(make_gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
 
 
@@ -108,11 +111,11 @@ def _no_llama_server() -> str | None:
 
 
 CATALOGUE = (
-    EngineSpec("deskmate", "Deskmate", "deskmate", FORMATS, _here),
+    EngineSpec("deskmate", "Deskmate", "deskmate", GGUF_FORMATS, _here),
     EngineSpec("transformers", "transformers", "transformers_generate", ("bf16",), _here),
     EngineSpec("batching", "transf. batching", "transformers_batching", ("bf16",), _here),
-    EngineSpec("llama.cpp", "llama.cpp", "llama_cpp_library", FORMATS, _no_llama_cpp, _llama_python, gguf=True),
-    EngineSpec("llama-server", "llama-server", "llama_cpp_server", FORMATS, _no_llama_server, gguf=True),
+    EngineSpec("llama.cpp", "llama.cpp", "llama_cpp_library", GGUF_FORMATS, _no_llama_cpp, _llama_python, gguf=True),
+    EngineSpec("llama-server", "llama-server", "llama_cpp_server", GGUF_FORMATS, _no_llama_server, gguf=True),
     EngineSpec("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
     EngineSpec("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
 )

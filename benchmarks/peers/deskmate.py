@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, get_args
 
+from benchmarks.model_files import FILE
 from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
 from benchmarks.peers.readers import read_all
 from engine import Engine, EngineSettings, SamplingParams
@@ -80,16 +81,15 @@ class Deskmate:
     """The started engine; its event loop is kept between workloads."""
 
     def __init__(self, load: PeerConfig) -> None:
-        if load.format != "bf16" and load.format not in get_args(
-            EngineSettings.model_fields["quantization"].annotation
-        ):
+        as_it_is = load.format in ("bf16", FILE)
+        if not as_it_is and load.format not in get_args(EngineSettings.model_fields["quantization"].annotation):
             raise NotImplementedError("not built")
-        wanted: dict[str, Any] = {} if load.format == "bf16" else {"quantization": load.format}
+        wanted: dict[str, Any] = {} if as_it_is else {"quantization": load.format}
         settings = EngineSettings(
             _env_file=None,
             model=load.model,
             device="cpu",
-            dtype="bfloat16",
+            dtype="auto" if load.format == FILE else "bfloat16",
             num_threads=load.threads,
             kv_cache_memory=load.kv_gib,
             **wanted,
