@@ -18,12 +18,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.model_files import FILE, ROOT, bench_model
+from benchmarks.model_files import FILE, ROOT, BenchModel, bench_model
 from benchmarks.peers.catalogue import CATALOGUE, FORMATS
 from benchmarks.report import Bandwidth, Report
 from benchmarks.side_by_side import START, PeerBench
@@ -56,7 +57,7 @@ def main() -> None:
     entries = [entry for entry in CATALOGUE if entry.name in args.engines and entry.name not in missing]
     about: dict[str, Any] = machine.describe() | {"threads": args.threads, "repeats": args.repeats, "quick": args.quick}
     plan = _plan(args)
-    models = {name: bench_model(name) for name in dict.fromkeys(name for name, _ in plan)}
+    models = _models(name for name, _ in plan)
     bandwidth = _bandwidth(Bandwidth.sizes(list(models.values())), args.threads)
     report = Report(about, bandwidth, missing)
     print(f"{about['cpu']}, {about['cores']} cores, {args.threads} threads; {', '.join(about['cpu_extensions'])}")
@@ -66,7 +67,9 @@ def main() -> None:
         print(f"not installed: {name}. To include it, {why}.")
     bench = PeerBench(args.threads, args.kv_gib, args.repeats, args.quick)
     for (name, format_), wanted in plan.items():
-        model = models[name]
+        model = models.get(name)
+        if model is None:
+            continue
         offered = [*make_workloads(model.vocab_size, quick=args.quick).values(), START]
         chosen = [work for work in offered if wanted is None or work.name in wanted]
         rows = bench.compare(model, format_, [entry for entry in entries if format_ in entry.formats], chosen)
@@ -119,6 +122,22 @@ def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
     elif args.formats:
         plan = {(name, format_): names for (name, format_), names in plan.items() if format_ in args.formats}
     return {key: args.works or names for key, names in plan.items()}
+
+
+def _models(names: Iterable[str]) -> dict[str, BenchModel]:
+    """Returns the models by name, without those that cannot be made or fetched here, which it names."""
+    found: dict[str, BenchModel] = {}
+    for name in dict.fromkeys(names):
+        try:
+            found[name] = bench_model(name)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"left out: model {name}. {_last_line(error)}")
+    return found
+
+
+def _last_line(error: OSError | subprocess.CalledProcessError) -> str:
+    lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+    return lines[-1] if lines else "It cannot be made."
 
 
 def _bandwidth(sizes: list[int], threads: int) -> Bandwidth:
