@@ -18,6 +18,7 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, die_with_par
 from benchmarks.peers.readers import read_all
 
 START_SECONDS = 300
+UNKNOWN_TOKEN = -1
 
 
 class LlamaServer:
@@ -81,8 +82,15 @@ class LlamaServer:
             "stream": True,
         }
         async with aclosing(post_events(f"{self._url}/completion", body)) as events:
+            written = 0
             async for event in events:
-                yield json.loads(event).get("tokens", [])
+                part = json.loads(event)
+                tokens = part.get("tokens", [])
+                written += len(tokens)
+                yield tokens
+                # Tokens that end within a character are counted at the end only.
+                if part.get("stop"):
+                    yield [UNKNOWN_TOKEN] * (part.get("tokens_predicted", 0) - written)
 
 
 if __name__ == "__main__":
