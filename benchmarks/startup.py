@@ -1,8 +1,9 @@
-"""Measures how soon Deskmate starts: its commands, and the server until its page and the guide's first token.
+"""Measures how soon Deskmate starts: its commands, and the server until its page and the model's first token.
 
     python -m benchmarks.startup                              # five rounds, about a minute on an idle machine
     python -m benchmarks.startup --rounds 9 --against FOLDER  # in alternation with another checkout
     python -m benchmarks.startup --save                       # also writes benchmarks/results/DATE-startup.json
+    ENGINE_MODEL=model.gguf python -m benchmarks.startup      # of another model than the guide
 
 Prints medians: the wall-clock seconds that a user waits, and the CPU seconds, which other programs on the machine
 hardly affect. A first round, which reads the files from the disk and compiles them, is not counted. While the model
@@ -38,7 +39,7 @@ START_TIMEOUT_S = 180.0
 POLL_PAUSE_S = 0.1
 """Pause between two requests while the model loads: their CPU seconds count as the server's."""
 ADDRESS = re.compile(r"(?:page is|ready) at http://127\.0\.0\.1:(\d+)")
-QUESTION = {"model": "guide", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+QUESTION = {"stream": True, "messages": [{"role": "user", "content": "Hello"}]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

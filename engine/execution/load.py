@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,12 +19,19 @@ from engine.execution.native.weights import DecoderWeights
 from engine.model.folders import find_model
 from engine.model.forwards import FAILURES
 from engine.model.generation_config import load_generation_config
+from engine.model.gguf.model_file import open_gguf
+from engine.model.gguf.source import GgufSource
+from engine.model.gguf.tokenizer import make_tokenizer
 from engine.model.loaded_model import LoadedModel
 from engine.model.named_tensors import NamedTensors
 from engine.model.placement import choose_device, choose_dtype
 from engine.model.progress import Progress
 from engine.model.safetensors_files import open_tensors
+from engine.model.tensors import TensorSource
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +44,9 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     Raises:
         ModelLoadError: see :func:`engine.model.load.load_checkpoint`.
     """
-    folder, path, record = _find_record(settings, progress)
-    if folder is not None and record is not None:
-        known = _load_verified(folder, record, settings, progress)
+    place, path, record = _find_record(settings, progress)
+    if place is not None and record is not None:
+        known = _load_verified(place, record, settings, progress)
         if known is not None:
             return known
     from engine.execution.attention.hf_attention import register  # these import transformers' model code
@@ -46,14 +55,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     register()
     decoders = NativeDecoders()
     model = load_checkpoint(settings, progress, decoders)
-    if folder is not None and path is not None and model.module is None:
-        _record(model, decoders, folder, path)
+    if place is not None and path is not None and model.module is None:
+        _record(model, decoders, place, path)
     return model
 
 
 def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     """Does what can be done before a model is loaded: see :func:`engine.model.load.prepare_model`."""
-    _folder, _path, record = _find_record(settings, progress)
+    _place, _path, record = _find_record(settings, progress)
     if record is not None:
         return record.weight_bytes
     from engine.model import load  # imports transformers' model code
@@ -62,43 +71,75 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
 
 
 def _find_record(settings: EngineSettings, progress: Progress) -> tuple[Path | None, Path | None, VerifiedModel | None]:
-    """Returns the model's folder, the place of its record, and the record; None for each that there is not.
+    """Returns the model's folder or GGUF file, the path of its record, and the record; None for each that there is not.
 
-    Only folders are recorded: a model on the hub may have a newer revision, and a format that the engine chooses by the
+    Models on the hub are not recorded: there may be a newer revision, and a format that the engine chooses by the
     free memory may be another at each start.
     """
     device = choose_device(settings.device)
-    folder = find_model(settings.model)
-    if device.type != "cpu" or settings.quantization == "auto" or not isinstance(folder, Path) or not folder.is_dir():
+    place = find_model(settings.model)
+    if device.type != "cpu" or settings.quantization == "auto" or not isinstance(place, Path):
         return None, None, None
     dtype = choose_dtype(settings.dtype, device)
     try:
         if settings.native and not is_compiled():
             progress("Compiling for this processor", 0.0)
         if not runs_every_step(settings):
-            return folder, None, None
-        path = verified.record_path(folder, settings, dtype)
+            return place, None, None
+        path = verified.record_path(place, settings, dtype)
     except (NotCompiled, OSError) as error:
         log.debug("%s has no record: %s", settings.model, first_line(error))
-        return folder, None, None
-    return folder, path, verified.read_record(path)
+        return place, None, None
+    return place, path, verified.read_record(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedFiles:
+    """A recorded model's files, without transformers' model code."""
+
+    name: str
+    tensors: TensorSource
+    tokenizer: Any
+    generation_config: GenerationConfig
+    file_format: str | None = None  #: of a GGUF file
+
+
+def _open_folder(folder: Path, record: VerifiedModel, name: str) -> _OpenedFiles | None:
+    tensors = open_tensors(folder, name)
+    if tensors is None or record.tokenizer_class is None:
+        return None
+    tokenizer = verified.load_tokenizer(record.tokenizer_class, folder)
+    return _OpenedFiles(Path(name).name, tensors, tokenizer, load_generation_config(folder, name))
+
+
+def _open_gguf(file: Path, record: VerifiedModel) -> _OpenedFiles | None:
+    from transformers.generation.configuration_utils import GenerationConfig  # the package would import models' code
+
+    if record.plans is None or record.generation_config is None:
+        return None
+    model = open_gguf(file)
+    return _OpenedFiles(
+        model.name,
+        GgufSource(model, record.plans),
+        make_tokenizer(model),
+        GenerationConfig.from_dict(dict(record.generation_config)),
+        model.number_format,
+    )
 
 
 def _load_verified(
-    folder: Path, record: VerifiedModel, settings: EngineSettings, progress: Progress
+    place: Path, record: VerifiedModel, settings: EngineSettings, progress: Progress
 ) -> LoadedModel | None:
     """Loads a model as its record says; returns None if it does not compute what the record says."""
     progress(f"Reading {settings.model}", 0.0)
     dtype = record.needs.dtype
     try:
-        tensors = open_tensors(folder, settings.model)
-        if tensors is None:
+        files = _open_gguf(place, record) if place.is_file() else _open_folder(place, record, settings.model)
+        if files is None:
             return None
-        tokenizer = verified.load_tokenizer(record.tokenizer_class, folder)
-        generation_config = load_generation_config(folder, settings.model)
-        weights = DecoderWeights(
-            NamedTensors(tensors, record.stored_names), record.structure, record.number_format, dtype
-        )
+        tensors = NamedTensors(files.tensors, record.stored_names)
+        weights = DecoderWeights(tensors, record.structure, record.number_format, dtype)
+        weights.log_repacked()
         for number, group in enumerate(weights.groups, start=1):
             weights.pack(group)
             progress("Loading weights", number / len(weights.groups))
@@ -112,10 +153,10 @@ def _load_verified(
         return None
     log.info("%s runs in C++ (checked at an earlier start)", settings.model)
     return LoadedModel(
-        name=Path(settings.model).name,
+        name=files.name,
         module=None,
-        tokenizer=tokenizer,
-        generation_config=generation_config,
+        tokenizer=files.tokenizer,
+        generation_config=files.generation_config,
         device=torch.device("cpu"),
         dtype=dtype,
         layers=record.structure.shapes,
@@ -129,17 +170,19 @@ def _load_verified(
         weight_bytes=record.weight_bytes,
         quantization=settings.quantization,
         has_unused_adapter=record.has_unused_adapter,
+        file_format=files.file_format,
         decoder=weights,
     )
 
 
-def _record(model: LoadedModel, decoders: NativeDecoders, folder: Path, path: Path) -> None:
+def _record(model: LoadedModel, decoders: NativeDecoders, place: Path, path: Path) -> None:
     """Remembers a model whose weights were read from its files."""
-    weights = model.decoder
-    if decoders.stored_names is None or not isinstance(weights, DecoderWeights):
+    weights, tensors = model.decoder, decoders.read_from
+    if tensors is None or not isinstance(weights, DecoderWeights):
         return
-    tokenizer_class = verified.tokenizer_class(model.tokenizer, folder)
-    if tokenizer_class is None:
+    plans = tensors.source.plans if isinstance(tensors.source, GgufSource) else None
+    tokenizer_class = None if plans is not None else verified.tokenizer_class(model.tokenizer, place)
+    if plans is None and tokenizer_class is None:
         return
     verified.write_record(
         path,
@@ -147,8 +190,10 @@ def _record(model: LoadedModel, decoders: NativeDecoders, folder: Path, path: Pa
             structure=weights.structure,
             number_format=weights.number_format,
             needs=model.needs,
-            stored_names=decoders.stored_names,
+            stored_names=tensors.stored_names,
+            plans=plans,
             tokenizer_class=tokenizer_class,
+            generation_config=None if plans is None else model.generation_config.to_dict(),
             max_position_embeddings=model.max_position_embeddings,
             vocab_size=model.vocab_size,
             eos_token_ids=tuple(sorted(model.eos_token_ids)),

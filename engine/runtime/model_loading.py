@@ -38,6 +38,10 @@ __all__ = [
 log = logging.getLogger("engine.runtime.supervisor")
 
 
+MAX_COMPILED_WARM_UP = 16
+"""Tokens of the prompt that warms up the C++ decoder."""
+
+
 def prepare(settings: EngineSettings, progress: Progress) -> int:
     """Does what can be done before the model is loaded; returns the bytes that its weights will take.
 
@@ -119,8 +123,11 @@ def can_fit(needed: int, core: EngineCore | None) -> bool:
 
 
 def _warm_up(core: EngineCore, settings: EngineSettings, progress: Progress) -> None:
-    """Runs a long prompt and a few decodes, so that the first request does not pay for lazy initialisation."""
-    length = min(settings.max_batched_tokens, core.request_processor.max_model_len - 4)
+    """Runs a prompt and a few decodes, so that the first request does not pay for lazy initialisation."""
+    # A module initialises by the size of its inputs; compiled code does not, and a long prompt of a large model takes
+    # seconds.
+    longest = settings.max_batched_tokens if core.model.module is not None else MAX_COMPILED_WARM_UP
+    length = min(longest, settings.max_batched_tokens, core.request_processor.max_model_len - 4)
     params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
     prompt = [0] * length
     core.add(core.request_processor.process("warm-up", prompt, core.request_processor.resolve(prompt, params)))

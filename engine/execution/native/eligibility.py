@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +19,7 @@ from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
+from engine.model.gguf.source import GgufSource
 from engine.model.named_tensors import NamedTensors
 from engine.model.position_check import spread_positions
 from engine.model.progress import Progress
@@ -38,8 +38,8 @@ class NativeDecoders:
     """Prepares models for the C++ decoder. A :class:`engine.model.load.Decoders`."""
 
     def __init__(self) -> None:
-        #: the files' name of each parameter, once a model's weights were read from safetensors files as they are
-        self.stored_names: Mapping[str, str] | None = None
+        #: the tensors of a model whose weights were read from its files as they are, by the model's own names
+        self.read_from: NamedTensors | None = None
 
     def runs_every_step(self, settings: EngineSettings) -> bool:
         try:
@@ -90,8 +90,8 @@ class NativeDecoders:
 
     def _done(self, weights: DecoderWeights, tensors: TensorSource) -> DecoderWeights:
         weights.seal()
-        if isinstance(tensors, NamedTensors) and isinstance(tensors.source, SafetensorsTensors):
-            self.stored_names = tensors.stored_names
+        if isinstance(tensors, NamedTensors) and isinstance(tensors.source, SafetensorsTensors | GgufSource):
+            self.read_from = tensors
         return weights
 
 

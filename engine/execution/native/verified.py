@@ -2,9 +2,9 @@
 
 Importing that code takes longer than loading a small model. A record holds what was read from the model's module: its
 structure, its tensors' names, and some of its logits. Its key covers everything that the checks depend on but the
-weights' values: the files beside the weights, the tensors' headers, the versions of the libraries, our code and the
-compiled decoder. Each start compares the decoder's logits with the recorded ones, so other weights under the same names
-do not pass, nor does a record that is wrong.
+weights' values: the files beside the weights, the headers of the files with tensors, the versions of the libraries, our
+code and the compiled decoder. Each start compares the decoder's logits with the recorded ones, so other weights under
+the same names do not pass, nor does a record that is wrong.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from engine.execution.native.parity_check import text_batch
 from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
+from engine.model.gguf.files import SUFFIX as GGUF_SUFFIX
+from engine.model.gguf.files import all_parts
+from engine.model.gguf.header import read_header
+from engine.model.gguf.names import ParameterPlan
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
 
@@ -57,7 +61,7 @@ _MAX_DIFFERENCE = 1e-6
 same."""
 _CLASSES = (
     *(Structure, DecoderNames, LayerNames, NormName, ExpertNames, ExpertLayout),
-    *(LayerConstants, Rotary, Routing, Activation, LayerShape, AttentionNeeds),
+    *(LayerConstants, Rotary, Routing, Activation, LayerShape, AttentionNeeds, ParameterPlan),
 )
 _RECORDED: Mapping[str, type[Any]] = {one.__name__: one for one in _CLASSES}
 
@@ -70,7 +74,9 @@ class VerifiedModel:
     number_format: str
     needs: AttentionNeeds
     stored_names: Mapping[str, str]  #: the checkpoint's name of each parameter
-    tokenizer_class: str  #: ``module:name``
+    plans: Mapping[str, ParameterPlan] | None  #: of a GGUF file: how each of the checkpoint's tensors is made
+    tokenizer_class: str | None  #: ``module:name``; None for a GGUF file, which says all that its tokenizer needs
+    generation_config: Mapping[str, Any] | None  #: of a GGUF file
     max_position_embeddings: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
@@ -114,21 +120,25 @@ def environment_hash() -> Hash:
     return key
 
 
-def record_path(folder: Path, settings: EngineSettings, dtype: torch.dtype) -> Path:
-    """Returns the place of the record of a model folder.
+def record_path(place: Path, settings: EngineSettings, dtype: torch.dtype) -> Path:
+    """Returns the path of the record of a model.
+
+    Args:
+        place: the model's folder, or its GGUF file.
 
     Raises:
         NotCompiled: there is no compiled decoder, or no cache folder.
         OSError: a file cannot be read.
+        ModelLoadError: a GGUF file is missing a part, or is damaged.
     """
     asked = [str(dtype), settings.quantization, settings.max_model_len]  # a rotary embedding may depend on the length
     key = environment_hash()
     key.update(json.dumps(asked).encode())
     key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder
-    for file in sorted(folder.iterdir()):
-        if file.suffix in _TEXT_SUFFIXES or file.suffix == ".safetensors":
+    for file in all_parts(place) if place.is_file() else sorted(place.iterdir()):
+        if file.suffix in _TEXT_SUFFIXES or file.suffix in (".safetensors", GGUF_SUFFIX):
             key.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
-            key.update(_header(file) if file.suffix == ".safetensors" else file.read_bytes())
+            key.update(file.read_bytes() if file.suffix in _TEXT_SUFFIXES else _header(file))
     return cache_folder() / f"verified-{key.hexdigest()[:32]}.json"
 
 
@@ -203,8 +213,11 @@ def _version(package: str) -> str:
 
 
 def _header(file: Path) -> bytes:
-    """Returns a safetensors file's header: names, dtypes, shapes and places of its tensors."""
+    """Returns the header of a file with tensors: their names, dtypes, shapes and places, and a GGUF file's metadata."""
     with file.open("rb") as opened:
+        if file.suffix == GGUF_SUFFIX:
+            tensors = read_header(file, arrays=False).tensors.values()
+            return opened.read(min((tensor.offset for tensor in tensors), default=0))
         size = int.from_bytes(opened.read(8), "little")
         return opened.read(min(size, file.stat().st_size))
 

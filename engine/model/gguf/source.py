@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +27,22 @@ class GgufSource:
         plans: how each parameter is made of the file's tensors.
     """
 
-    def __init__(self, model: GgufModel, plans: dict[str, ParameterPlan]) -> None:
+    def __init__(self, model: GgufModel, plans: Mapping[str, ParameterPlan]) -> None:
+        self.plans = plans
         self._model = model
-        self._plans = plans
         self._maps: dict[Path, Tensor] = {}
 
     def names(self) -> Iterable[str]:
         """Returns the names of all parameters."""
-        return self._plans.keys()
+        return self.plans.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a parameter."""
-        return tuple(self._plans[name].shape)
+        return tuple(self.plans[name].shape)
 
     def block_format(self, name: str) -> str | None:
         """Returns the file's format of a parameter that is read in blocks."""
-        plan = self._plans[name]
+        plan = self.plans[name]
         info = self._model.tensors[plan.sources[0]]
         is_matrix = len(plan.sources) == 1 and len(plan.shape) == 2 and len(info.shape) == 2
         return info.format if is_matrix and info.format not in _DTYPES else None
@@ -53,7 +53,7 @@ class GgufSource:
         Raises:
             KeyError: there is no such parameter.
         """
-        plan = self._plans[name]
+        plan = self.plans[name]
         order = _row_order(plan) if plan.heads else None
         if (block_format := self.block_format(name)) is not None:
             stored = self._stored(plan.sources[0])
@@ -69,7 +69,7 @@ class GgufSource:
         return tensor.reshape(plan.shape)
 
     def read_expert_blocks(self, name: str) -> Sequence[Sequence[BlockTensor]] | None:
-        plan = self._plans[name]
+        plan = self.plans[name]
         infos = [self._model.tensors[source] for source in plan.sources]
         if len(plan.shape) != 3 or any(info.format in _DTYPES or len(info.shape) != 3 for info in infos):
             return None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,9 @@ from engine.execution.load import load_model, prepare_model
 from engine.execution.native import decoder, eligibility, verified
 from engine.execution.native.weights import DecoderWeights
 from engine.model import load as model_load
+from engine.model.gguf.header import read_header
 from engine.model.loaded_model import LoadedModel
+from testing.gguf_files import make_gguf
 from testing.models import make_model
 from testing.native import FORMATS, needs_compiler
 from tests.engine.execution.test_load_into_decoder import equal, reply
@@ -121,7 +124,46 @@ def test_a_second_start_of_other_structures(tmp_path: Path, checked: list[str], 
     assert len(checked) == 1
 
 
-def test_a_second_start_imports_no_model_code(path: Path, records: Path) -> None:
+@pytest.mark.parametrize(("family", "format_"), [("llama", "Q8_0"), ("llama", "F16"), ("gemma3", "Q4_0")])
+def test_a_second_start_from_a_gguf_file(tmp_path: Path, checked: list[str], family: str, format_: str) -> None:
+    path = make_gguf(tmp_path / "model.gguf", family, format_)
+    first, second = load(path, dtype="auto"), load(path, dtype="auto")
+    assert len(checked) == 1
+    assert second.module is None
+    assert first.file_format == second.file_format is not None
+    assert first.name == second.name == "model"
+    assert first.generation_config.to_dict() == second.generation_config.to_dict()
+    assert first.tokenizer.chat_template == second.tokenizer.chat_template
+    assert first.tokenizer.get_vocab() == second.tokenizer.get_vocab()
+    assert first.eos_token_ids == second.eos_token_ids
+    assert prepare_model(EngineSettings(model=str(path), device="cpu"), print) == second.weight_bytes
+    assert reply(first, [5, 6, 7], 10) == reply(second, [5, 6, 7], 10)
+
+
+def test_a_gguf_file_with_another_header_or_other_weights_is_checked_anew(tmp_path: Path, checked: list[str]) -> None:
+    path = make_gguf(tmp_path / "model.gguf", "llama", "F32")
+    load(path)
+    header = read_header(path)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"for message in messages")  # in the chat template
+    content[at + 4 : at + 11] = b"onesaid"
+    path.write_bytes(content)
+    load(path)
+    assert len(checked) == 2
+    weights = header.tensors["blk.1.ffn_down.weight"]
+    numbers = np.frombuffer(content, "<f4", weights.nbytes // 4, weights.offset) * 1.01
+    content[weights.offset : weights.offset + weights.nbytes] = numbers.astype("<f4").tobytes()
+    path.write_bytes(content)
+    load(path)
+    load(path)
+    assert len(checked) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "gguf"])
+def test_a_second_start_imports_no_model_code(path: Path, records: Path, kind: str) -> None:
+    if kind == "gguf":
+        path = make_gguf(path.with_name("model.gguf"), "llama", "Q8_0")
+
     def start() -> list[str]:
         command = [sys.executable, "-c", START, str(path), str(records)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
