@@ -31,6 +31,7 @@ from engine import (
     PreparedPrompt,
     SamplingParams,
     Timings,
+    ToolCallDelta,
     Truncation,
 )
 from engine.text.truncation import ContextBudget, prepare_truncated
@@ -38,15 +39,31 @@ from engine.text.truncation import ContextBudget, prepare_truncated
 CACHED_PROMPT_TOKENS = 3
 
 
+@dataclass(frozen=True)
+class Thought:
+    """A piece of thinking."""
+
+    text: str
+
+
+Piece = str | Thought | ToolCallDelta
+
+
+def call_pieces(name: str, *arguments: str, index: int = 0, id: str = "") -> tuple[ToolCallDelta, ...]:
+    """Returns the pieces of a tool call, as an engine streams it."""
+    opening = ToolCallDelta(index, id=id or f"call_{name}_{index}", name=name)
+    return opening, *(ToolCallDelta(index, part) for part in arguments)
+
+
 @dataclass
 class Script:
-    """One reply.
+    """One reply: text, thinking and parts of tool calls.
 
     ``gates`` maps the index of a piece to the event that must be set before the piece is sent; the index
     ``len(pieces)`` holds back the end.
     """
 
-    pieces: Sequence[str] = ("Hello", ", ", "world", ".")
+    pieces: Sequence[Piece] = ("Hello", ", ", "world", ".")
     gates: Mapping[int, asyncio.Event] = field(default_factory=dict)
     fail_at: int | None = None  #: index of the piece before which ``error`` is raised
     error: Exception = field(default_factory=lambda: EngineError("The engine ran out of memory. Try a shorter chat."))
@@ -92,7 +109,7 @@ class FakeEngine:
             has_chat_template=True,
         )
 
-    def say(self, *pieces: str, **options: object) -> Script:
+    def say(self, *pieces: Piece, **options: object) -> Script:
         """Scripts the next reply; ``options`` are fields of :class:`Script`."""
         script = Script(pieces or self.default.pieces, **options)  # type: ignore[arg-type]
         self.scripts.append(script)
@@ -283,7 +300,13 @@ class FakeEngine:
                 cached = CACHED_PROMPT_TOKENS if index == 0 else None
                 total = prompt_tokens if index == 0 else None
                 yield Delta(
-                    request_id, text=piece, token_ids=(index,), prompt_tokens=total, cached_prompt_tokens=cached
+                    request_id,
+                    text=piece if isinstance(piece, str) else "",
+                    reasoning=piece.text if isinstance(piece, Thought) else "",
+                    tool_calls=(piece,) if isinstance(piece, ToolCallDelta) else (),
+                    token_ids=(index,),
+                    prompt_tokens=total,
+                    cached_prompt_tokens=cached,
                 )
             await self._hold(script, len(script.pieces))
             ended = True

@@ -95,6 +95,7 @@ def reset_engine(engine: FakeEngine) -> None:
     assert engine.running == 0, "the test before left a request running"
     engine.scripts.clear()
     engine.calls.clear()
+    engine.options.clear()
     engine.started.clear()
     engine.refuse = None
     engine.ready = True

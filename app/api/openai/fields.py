@@ -48,13 +48,16 @@ def _only(*neutral: object, why: str = _UNSUPPORTED) -> NoOp:
 
 
 _LABEL: Final = NoOp(accepts_any=True)
-_TOOLS: Final = "asks for tool calls, which are not supported here"
+_TOOLS: Final = "asks for tool calls, which only /v1/chat/completions makes"
+_FUNCTIONS: Final = "is the old form of tools and tool_choice: send those instead"
 _SPEECH: Final = "asks for speech, but the model only writes text"
 _GRAMMAR: Final = "asks for output of a given form, which is not supported here"
 _BEAMS: Final = "asks for beam search, which is not supported here"
 _MEDIA: Final = "is about images, sound or video, but the model only reads text"
 _TEMPLATE: Final = "changes the model's chat template, which is not supported here"
-_REASONING: Final = "is about separate reasoning, which is not supported here"
+_REASONING: Final = "is about thinking, which only /v1/chat/completions separates from the answer"
+_SWITCH: Final = "is another server's way to ask for thinking: send enable_thinking or reasoning_effort instead"
+_BUDGET: Final = "is another server's name for thinking_token_budget: send that instead"
 
 REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     # OpenAI: labels for the caller's own records, and hints about OpenAI's prompt cache.
@@ -66,14 +69,15 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "tools": _only([], why=_TOOLS),
     "tool_choice": _only("none", "auto", why=_TOOLS),
     "parallel_tool_calls": _only(True, False),
-    "functions": _only([], why=_TOOLS),
-    "function_call": _only("none", "auto", why=_TOOLS),
+    "functions": _only([], why=_FUNCTIONS),
+    "function_call": _only("none", "auto", why=_FUNCTIONS),
     "response_format": _only({"type": "text"}, why=_GRAMMAR),
     "modalities": _only(["text"], why=_SPEECH),
     "audio": _only(why=_SPEECH),
     "prediction": _only(),
     "web_search_options": _only(),
     "reasoning_effort": _only("none", why=_REASONING),
+    "enable_thinking": _only(False, why=_REASONING),
     "verbosity": _only("medium"),
     "moderation": _only(),
     # Fields of the other endpoint: a request class that has the field takes precedence.
@@ -123,6 +127,7 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "thinking_token_budget": _only(-1, why=_REASONING),
     "separate_reasoning": _only(True, False, why=_REASONING),
     "stream_reasoning": _only(True, False, why=_REASONING),
+    "stop_in_reasoning": _only(True, False, why=_REASONING),
     "kv_transfer_params": _only({}),
     "ec_transfer_params": _only({}),
     "vllm_xargs": _only({}),
@@ -156,6 +161,10 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "return_progress": _only(False),
     "response_fields": _only([]),
     "reasoning_format": _only("none", "auto", why=_REASONING),
+    "reasoning_budget_tokens": _only(-1, why=_BUDGET),
+    "thinking_budget_tokens": _only(-1, why=_BUDGET),
+    "reasoning_budget_message": _only(""),
+    "parse_tool_calls": _only(True),
     # Parameters of samplers whose own fields above must be off.
     **dict.fromkeys(
         (
@@ -164,6 +173,10 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
         ),
         _LABEL,
     ),
+    # Qwen's, DeepSeek's, GLM's and OpenRouter's services.
+    "thinking_budget": _only(-1, why=_BUDGET),
+    "thinking": _only(why=_SWITCH),
+    "reasoning": _only({}, why=_SWITCH),
     # TGI.
     "tool_prompt": _only("", why=_TOOLS),
     "guideline": _only(""),
@@ -175,12 +188,9 @@ MESSAGE_FIELDS: Final[Mapping[str, NoOp]] = {
     "annotations": _only([]),
     "audio": _only(why=_SPEECH),
     "cache_control": _LABEL,
-    "function_call": _only(why=_TOOLS),
-    "reasoning": _only("", why=_REASONING),
-    "reasoning_content": _only("", why=_REASONING),
+    "function_call": _only(why="is the old form of tool_calls: send that instead"),
+    "reasoning_details": _LABEL,
     "refusal": _only(),
-    "tool_call_id": _LABEL,  # belongs to a role that is refused
-    "tool_calls": _only([], why=_TOOLS),
 }
 
 PART_FIELDS: Final[Mapping[str, NoOp]] = dict.fromkeys(("annotations", "cache_control", "logprobs"), _LABEL)

@@ -1,4 +1,4 @@
-"""Request messages: text, in the formats of OpenAI's and Anthropic's clients."""
+"""Request messages: text, thinking and tool calls, in the formats of OpenAI's and Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
 
 from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, checked_text, unsupported
-from engine import ChatMessage
+from app.api.openai.thinking import ThinkingInput
+from app.api.openai.tools import MAX_ID_LENGTH, ToolCallParam, ToolInput
+from engine import ChatMessage, ChatOptions, ToolChoiceMode
 
 #: The field that holds the text, by the type of a part.
 _TEXT_IN: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 #: Names of unsupported parts, by a word in their type.
 _MEDIA: Final = {"image": "an image", "audio": "sound", "video": "a video", "file": "a file", "tool": "a tool's result"}
+
+MAX_SHOWN_LENGTH = 64
+"""Maximum characters of a caller's value in an error's message; the rest is cut off."""
 
 
 class TextPart(Lenient):
@@ -56,7 +61,7 @@ class ChatMessageParam(Lenient):
 
     no_ops = MESSAGE_FIELDS
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
         str | list[TextPart], PlainValidator(_content, json_schema_input_type=str | list[TextPart] | None)
     ] = ""
@@ -64,22 +69,47 @@ class ChatMessageParam(Lenient):
         None, description="Distinguishes participants of the same role, if the model's chat template shows it."
     )
 
+    tool_calls: list[ToolCallParam] | None = Field(None, description="Replies only: the calls that the reply made.")
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH)] | None = Field(
+        None, description="Role `tool` only: the call whose result this is."
+    )
+    reasoning: str | None = Field(None, description="Replies only: what the model thought before it answered.")
+    reasoning_content: str | None = Field(None, description="The same, under its older name.")
+
     @model_validator(mode="after")
-    def _only_a_reply_may_lack_content(self) -> ChatMessageParam:
+    def _fields_fit_the_role(self) -> ChatMessageParam:
         if "content" not in self.model_fields_set and self.role != "assistant":
             raise unsupported("content", "The field '{param}' is missing.")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise unsupported("tool_call_id", "The field '{param}' is missing: it names the call whose result this is.")
+        for name in ("tool_calls", "reasoning", "reasoning_content"):
+            if getattr(self, name) and self.role != "assistant":
+                raise unsupported(name, "Only a message of the role 'assistant' can hold '{param}'. Leave it out.")
         return self
+
+    @property
+    def num_characters(self) -> int:
+        """Characters that the chat template may render."""
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls or ())
+        return len(content) + calls + len(self.reasoning or self.reasoning_content or "")
 
     def for_engine(self) -> ChatMessage:
         content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         message: ChatMessage = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.name is not None:
             message["name"] = self.name
+        if reasoning := self.reasoning or self.reasoning_content:
+            message["reasoning"] = reasoning
+        if self.tool_calls:
+            message["tool_calls"] = tuple(call.for_engine() for call in self.tool_calls)
+        if self.role == "tool" and self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
         return message
 
 
-class ChatInput(Lenient):
-    """The messages to reply to, or those whose last reply is to be continued."""
+class ChatInput(ToolInput, ThinkingInput):
+    """The messages to reply to, or those whose last reply is to be continued; the tools; and how to think."""
 
     messages: list[ChatMessageParam] = Field(min_length=1)
     continue_final_message: bool | None = Field(
@@ -94,6 +124,30 @@ class ChatInput(Lenient):
             raise ValueError("add_generation_prompt must be the opposite of continue_final_message, or left out")
         if continues and self.messages[-1].role != "assistant":
             raise ValueError("continue_final_message needs a reply, with the role 'assistant', as the last message")
+        if continues and self.messages[-1].tool_calls:
+            raise ValueError("continue_final_message needs a last message without tool calls: those are complete")
+        return self
+
+    @model_validator(mode="after")
+    def _results_have_calls(self) -> ChatInput:
+        called: set[str] = set()
+        for index, message in enumerate(self.messages):
+            if message.tool_call_id is not None and message.role == "tool" and message.tool_call_id not in called:
+                wrong = message.tool_call_id[:MAX_SHOWN_LENGTH]
+                raise unsupported(
+                    f"messages[{index}].tool_call_id",
+                    f"The field '{{param}}' is {wrong!a}, but no reply before it makes a call of that id.",
+                )
+            called.update(call.id for call in message.tool_calls or ())
+        return self
+
+    @model_validator(mode="after")
+    def _tool_calls_are_parsed(self) -> ChatInput:
+        if self.tools and self.tool_choice is not ToolChoiceMode.NONE and not self.parses_reply:
+            name = "reasoning_format" if self.separate_reasoning is not False else "separate_reasoning"
+            raise unsupported(
+                name, "The parameter '{param}' leaves the reply unparsed, so it cannot go with tools. Leave it out."
+            )
         return self
 
     def for_engine(self) -> list[ChatMessage]:
@@ -101,3 +155,22 @@ class ChatInput(Lenient):
         if self.continue_final_message:
             messages[-1]["unfinished"] = True
         return messages
+
+    @property
+    def num_characters(self) -> int:
+        """Characters that the chat template may render: of the messages, their tool calls, and the tools."""
+        return sum(message.num_characters for message in self.messages) + self.num_tool_characters
+
+    def chat_options(self) -> ChatOptions:
+        """Returns what the request asks of the reply beside its sampling."""
+        return ChatOptions(
+            tools=self.engine_tools(),
+            tool_choice=self.tool_choice or ToolChoiceMode.AUTO,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            thinking=self.thinking,
+            reasoning_effort=self.effort,
+            max_thinking_tokens=self.thinking_token_budget,
+            stop_in_reasoning=bool(self.stop_in_reasoning),
+            parse_reply=self.parses_reply,
+            template_kwargs=self.chat_template_kwargs or {},
+        )

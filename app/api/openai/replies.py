@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from app.api.openai.chat_choices import CallingChoices, ShownReasoning, Thoughts, chat_delta, chat_message
 from app.api.openai.errors import to_openai_error
 from app.api.openai.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs_by_id
-from app.api.openai.requests import BaseCompletionRequest, CompletionRequest
+from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest, CompletionRequest
 from app.api.sse import close, sse_event
 from app.error_format import openai_error
 from engine import Delta, EngineError, FinishReason, Timings, TokenLogprobs
@@ -29,6 +30,7 @@ class Extras:
     prompt_texts: tuple[str | None, ...] = (None,)  #: of each prompt; None for token ids
     replies: int = 1  #: to each prompt
     continuous_usage: bool = False
+    reasoning: ShownReasoning = ShownReasoning.STREAMED
 
     @classmethod
     def from_request(cls, body: BaseCompletionRequest) -> Extras:
@@ -41,6 +43,7 @@ class Extras:
             prompt_texts=tuple(body.echoed_texts()) if isinstance(body, CompletionRequest) else (None,),
             replies=body.n or 1,
             continuous_usage=body.continuous_usage,
+            reasoning=_shown_reasoning(body),
         )
 
     @property
@@ -64,6 +67,8 @@ class CompletionResponse:
         self._text_logprobs: defaultdict[int, TextLogprobs] = defaultdict(TextLogprobs)
         self._echoed: set[int] = set()  # indexes of the choices that have sent the prompt
         self._prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}  # by prompt
+        self._thoughts = Thoughts(extras.reasoning)
+        self._calling = CallingChoices()
         self._head = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}",
             "created": int(time.time()),
@@ -78,8 +83,11 @@ class CompletionResponse:
             EngineError: raised by the engine on the way.
         """
         choices: dict[int, list[Delta]] = {}
+        thoughts: defaultdict[int, list[str]] = defaultdict(list)
         async for delta in deltas:
             choices.setdefault(delta.index, []).append(delta)
+            thoughts[delta.index].append(self._thoughts.feed(delta))
+            self._calling.note(delta)
             self._keep_prompt_logprobs(delta)
         made = []
         for index, parts in sorted(choices.items()):
@@ -91,7 +99,7 @@ class CompletionResponse:
                 logprobs=tuple(scores for part in parts for scores in part.logprobs),
             )
             if self._kind == "chat":
-                message = {"role": "assistant", "content": whole.text, "refusal": None}
+                message = chat_message(parts, "".join(thoughts[index]))
                 made.append(self._choice(whole, {"message": message}))
             else:
                 made.append({**self._choice(whole, None), **self._prompt_logprobs_field(index)})
@@ -99,7 +107,11 @@ class CompletionResponse:
             **self._head,
             "object": "chat.completion" if self._kind == "chat" else "text_completion",
             "choices": made,
-            "usage": usage({index: parts[-1].timings for index, parts in choices.items()}, self._extras.replies),
+            "usage": usage(
+                {index: parts[-1].timings for index, parts in choices.items()},
+                self._extras.replies,
+                self._reasoning_tokens(),
+            ),
             **(self._prompt_logprobs_field(0) if self._kind == "chat" else {}),
         }
 
@@ -113,7 +125,7 @@ class CompletionResponse:
         def usage_now() -> dict[str, Any]:
             if not include_usage:
                 return {}
-            return {"usage": None if so_far is None else so_far.to_dict()}
+            return {"usage": None if so_far is None else so_far.to_dict(self._reasoning_tokens())}
 
         tokens_matter = self._extras.token_ids or self._extras.logprobs or self._extras.echo
         opened = self._kind != "chat"
@@ -131,13 +143,16 @@ class CompletionResponse:
                     if so_far is not None:
                         so_far.note(delta)
                 self._keep_prompt_logprobs(delta)
+                self._calling.note(delta)
+                content = None if self._kind != "chat" else {"delta": chat_delta(delta, self._thoughts.feed(delta))}
+                is_read = delta.text if content is None else content["delta"]
                 if delta.finish_reason is not None:
                     timings[delta.index] = delta.timings
-                if delta.text or (tokens_matter and delta.num_tokens) or delta.finish_reason is not None:
-                    content = {"delta": {"content": delta.text} if delta.text else {}}
-                    yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], usage_now())
+                if is_read or (tokens_matter and delta.num_tokens) or delta.finish_reason is not None:
+                    yield self._chunk([self._choice(delta, content)], usage_now())
             if include_usage:
-                yield self._chunk([], {"usage": usage(timings, self._extras.replies)})
+                whole = usage(timings, self._extras.replies, self._reasoning_tokens())
+                yield self._chunk([], {"usage": whole})
         except EngineError as error:
             yield error_event(error)
         finally:
@@ -157,7 +172,7 @@ class CompletionResponse:
             "index": delta.index,
             **content,
             "logprobs": logprobs,
-            **_finish_fields(delta),
+            **_finish_fields(delta, self._calling),
         }
         if self._extras.token_ids:
             unknown = delta.num_tokens > len(delta.token_ids)
@@ -176,6 +191,10 @@ class CompletionResponse:
         prompt = text_logprobs.append(scores, begins=self._prompt_text(delta.index))
         reply = text_logprobs.append(delta.logprobs)
         return {name: prompt[name] + reply[name] for name in prompt}
+
+    def _reasoning_tokens(self) -> int | None:
+        """Tokens of thinking so far; None for a completion, which has none apart from its text."""
+        return self._thoughts.num_tokens if self._kind == "chat" else None
 
     def _begins_with_prompt(self, delta: Delta) -> bool:
         """Whether to send the prompt with this delta: once per choice, with its first token, or else with its end."""
@@ -204,11 +223,19 @@ class CompletionResponse:
         return sse_event({**self._head, "object": kind, "choices": choices, **extra})
 
 
-def _finish_fields(delta: Delta) -> dict[str, Any]:
+def _shown_reasoning(body: BaseCompletionRequest) -> ShownReasoning:
+    if not isinstance(body, ChatCompletionRequest):
+        return ShownReasoning.STREAMED
+    if body.include_reasoning is False:
+        return ShownReasoning.HIDDEN
+    return ShownReasoning.WHOLE if body.stream_reasoning is False else ShownReasoning.STREAMED
+
+
+def _finish_fields(delta: Delta, calling: CallingChoices) -> dict[str, Any]:
     """OpenAI's clients know no deadline: report it as the finish reason 'length', with its own stop reason."""
     if delta.finish_reason is FinishReason.DEADLINE:
         return {"finish_reason": FinishReason.LENGTH, "stop_reason": FinishReason.DEADLINE}
-    return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+    return {"finish_reason": calling.finish_reason(delta), "stop_reason": delta.stop_reason}
 
 
 def error_event(error: EngineError) -> bytes:
@@ -217,12 +244,15 @@ def error_event(error: EngineError) -> bytes:
     return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
-def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any] | None:
+def usage(
+    choices: Mapping[int, Timings | None], replies: int, reasoning_tokens: int | None = None
+) -> dict[str, Any] | None:
     """Returns the usage: prompt tokens (counted once per prompt), cached ones, and the tokens of all replies.
 
     Args:
         choices: timings by the choice's index.
         replies: number of replies per prompt.
+        reasoning_tokens: those of all replies that are thinking; None leaves them out.
     """
     known = {index: timings for index, timings in choices.items() if timings is not None}
     if not known:
@@ -232,6 +262,7 @@ def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any]
         sum(timings.prompt_tokens for timings in prompts),
         sum(timings.completion_tokens for timings in known.values()),
         _total_cached(prompts),
+        reasoning_tokens,
     )
 
 
@@ -261,9 +292,9 @@ class RunningUsage:
         if not prompt_only:
             self._written += delta.num_tokens
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, reasoning_tokens: int | None = None) -> dict[str, Any]:
         cached = sum(self._cached.values()) if self._cached else None  # a remote model server may not report it
-        return _usage(sum(self._prompts.values()), self._written, cached)
+        return _usage(sum(self._prompts.values()), self._written, cached, reasoning_tokens)
 
 
 def _total_cached(prompts: Iterable[Timings]) -> int | None:
@@ -272,10 +303,14 @@ def _total_cached(prompts: Iterable[Timings]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:
+def _usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int | None
+) -> dict[str, Any]:
+    details = {} if reasoning_tokens is None else {"completion_tokens_details": {"reasoning_tokens": reasoning_tokens}}
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens} if cached_tokens is not None else None,
+        **details,
     }

@@ -79,7 +79,7 @@ async def chat_completions(
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
     params = _sampling(body)
-    deltas = engine.chat(body.for_engine(), params, **_options(body, identity, services))
+    deltas = engine.chat(body.for_engine(), params, options=body.chat_options(), **_options(body, identity, services))
     try:
         deltas = services.admission.meter(identity.user_id, deltas, params.n)
         return await _respond("chat", body, deltas, request, engine, closing, headers)

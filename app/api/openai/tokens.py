@@ -77,8 +77,7 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
 
 def _check_length(body: TokenizeTextRequest | TokenizeChatRequest, param: str, limit: int) -> None:
     """Limits the text's length: the tokenizer processes one text at a time, and new replies wait for it."""
-    texts = [body.prompt] if isinstance(body, TokenizeTextRequest) else [one["content"] for one in body.for_engine()]
-    length = sum(map(len, texts))
+    length = len(body.prompt) if isinstance(body, TokenizeTextRequest) else body.num_characters
     if length > limit:
         raise OpenAIError(
             400,

@@ -226,7 +226,7 @@ async def test_names_reach_the_model_and_a_reply_may_lack_its_content(live: Runn
         ({"content": [5]}, "messages[0].content[0]", "must be a part"),
         ({"content": {"a": 1}}, "messages[0].content", "must be a string, a list"),
         ({}, "messages[0].content", "is missing"),
-        ({"content": "x", "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls", "tool calls"),
+        ({"content": "x", "function_call": {"name": "f"}}, "messages[0].function_call", "tool_calls"),
         ({"content": "x", "name": "a b"}, "messages[0].name", "not valid"),
     ],
 )
