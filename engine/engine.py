@@ -270,7 +270,11 @@ class Engine:
                 yield delta
 
     async def tokenize(
-        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        add_special_tokens: bool = True,
+        options: ChatOptions | None = None,  # noqa: ARG002 - templates are rendered without tools
     ) -> tuple[int, ...]:
         """See :meth:`engine.interface.ChatEngine.tokenize`."""
         tokenize = self._supervisor.running_worker().core.request_processor.tokenize

@@ -190,12 +190,17 @@ class ChatEngine(Protocol):
         ...
 
     async def tokenize(
-        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        add_special_tokens: bool = True,
+        options: ChatOptions | None = None,
     ) -> tuple[int, ...]:
         """Returns the token ids of a text, or of a conversation up to where its reply begins, of any length.
 
         Args:
             add_special_tokens: texts only: adds the special tokens that the model expects around them (such as BOS).
+            options: conversations only: tools and thinking, as far as the template renders them.
 
         Raises:
             UnsupportedParameterError: the server that runs the model does not report token ids.

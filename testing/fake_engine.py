@@ -87,6 +87,7 @@ class FakeEngine:
         self.deadlines: list[float | None] = []  #: of the replies that started
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
         self.options: list[ChatOptions] = []  #: of the replies that started
+        self.tokenize_options: list[ChatOptions | None] = []  #: of the conversations that were tokenized
         self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
         self.running = 0
         self.aborted = 0  #: replies abandoned before their end
@@ -201,11 +202,16 @@ class FakeEngine:
             yield delta
 
     async def tokenize(
-        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        add_special_tokens: bool = True,
+        options: ChatOptions | None = None,
     ) -> tuple[int, ...]:
         """Returns one token per character of a text, with 0 as the special token before it."""
         if isinstance(prompt, str):
             return (*([0] if add_special_tokens else []), *map(ord, prompt))
+        self.tokenize_options.append(options)
         return tuple(range(self._count(prompt)))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:

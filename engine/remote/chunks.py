@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from engine.errors import EngineFailedError
 from engine.outputs import Delta, FinishReason, Logprob, Timings, TokenLogprobs
 from engine.remote.sse import BrokenStreamError
+from engine.remote.tool_calls import ToolCallAssembler, ToolCallPart, as_list
 from engine.runtime.metrics import EngineMetrics
 from engine.runtime.utilisation import StepLoad
 
@@ -68,6 +70,13 @@ class _Logprobs(_Lenient):
 
 class _Message(_Lenient):
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # the same, under another name; some servers send both
+    tool_calls: Annotated[list[ToolCallPart] | None, BeforeValidator(as_list)] = None
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning or self.reasoning_content or ""
 
 
 class _Choice(_Lenient):
@@ -105,6 +114,7 @@ class _Progress:
     reason: FinishReason | None = None
     stop_reason: str | int | None = None
     closed: bool = False
+    calls: ToolCallAssembler = field(default_factory=ToolCallAssembler)
 
 
 @dataclass(slots=True)
@@ -166,15 +176,18 @@ class ReplyAssembler:
         if reply is None or reply.closed:
             raise BrokenStreamError(f"it sent a choice with the unexpected index {choice.index}")
         text = choice.text if choice.delta is None else choice.delta.content
+        thought = choice.delta.thought if choice.delta is not None else ""
+        parts = (choice.delta.tool_calls if choice.delta is not None else None) or []
+        calls = reply.calls.feed(parts)
         token_ids = choice.token_ids or []
         scores = choice.logprobs.scores(token_ids) if choice.logprobs is not None else ()
         if choice.finish_reason is not None:
             reply.reason, reply.stop_reason = _reason(choice)
         # Most servers that do not report token ids send one token per chunk.
-        count = len(token_ids) or len(scores) or int(bool(text))
+        count = len(token_ids) or len(scores) or int(bool(text or thought or parts))
         if count:
             self._measure(reply, count)
-        if text or count:
+        if count:
             yield Delta(
                 self.request_id,
                 text=text or "",
@@ -184,6 +197,8 @@ class ReplyAssembler:
                 prompt_tokens=self.prompt_tokens,
                 index=choice.index,
                 num_unfinished=self._unfinished,
+                reasoning=thought,
+                tool_calls=calls,
             )
 
     def finish(self) -> list[Delta]:
@@ -253,7 +268,7 @@ def _reason(choice: _Choice) -> tuple[FinishReason, str | int | None]:
         return FinishReason.DEADLINE, None
     if reason in _REASONS:
         return _REASONS[reason], choice.stop_reason
-    known = reason in ("stop", "eos_token", "stop_sequence")
+    known = reason in ("stop", "eos_token", "stop_sequence", "tool_calls", "function_call")
     return FinishReason.STOP, choice.stop_reason if known else reason
 
 

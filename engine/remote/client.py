@@ -35,8 +35,8 @@ from engine.outputs import (
     Health,
     ModelInfo,
 )
+from engine.remote.chat_request import ChatRequest
 from engine.remote.chunks import ReplyAssembler
-from engine.remote.dialects import ChatRequest
 from engine.remote.dispatcher import RequestDispatcher
 from engine.remote.error_responses import context_error
 from engine.remote.metrics import RemoteMetrics
@@ -250,7 +250,7 @@ class RemoteEngine:
         resolved = (params or SamplingParams()).with_defaults(self.default_sampling_params)
 
         async def counted(kept: Sequence[ChatMessage]) -> PreparedPrompt:
-            tokens = await self._count(kept, params, limit)
+            tokens = await self._count(kept, params, options or ChatOptions(), limit)
             return PreparedPrompt(
                 messages=tuple(message.copy() for message in kept),
                 caller=caller,
@@ -264,16 +264,18 @@ class RemoteEngine:
         max_tokens = params.max_tokens if params is not None else None
         return await prepare_truncated(counted, messages, truncation, ContextBudget(limit, max_tokens))
 
-    async def _count(self, messages: Sequence[ChatMessage], params: SamplingParams | None, limit: int) -> int:
+    async def _count(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, options: ChatOptions, limit: int
+    ) -> int:
         """Returns the prompt's length in tokens, counted by the server that would get it now, or estimated."""
         check_messages(messages)
-        chat_request = ChatRequest(messages=messages, params=self._checked(params))
+        chat_request = ChatRequest(messages=messages, params=self._checked(params), options=options)
         pool, dispatcher = self._open()
         while True:
             upstream = pool.choose(chat_request.affinity_key, set())
             assert upstream.served is not None
             chat_request.body(upstream.served.dialect, upstream.served.model)
-            count = await dispatcher.count(upstream, messages)
+            count = await dispatcher.count(upstream, messages, options)
             if upstream.is_healthy:  # else counting has just found it unreachable: choose again
                 break
         if count.is_exact and count.tokens >= limit:
@@ -344,13 +346,19 @@ class RemoteEngine:
                 yield delta
 
     async def tokenize(
-        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        add_special_tokens: bool = True,
+        options: ChatOptions | None = None,
     ) -> tuple[int, ...]:
         """Tokenizes on the server, where it can. See :meth:`engine.interface.ChatEngine.tokenize`."""
         if not isinstance(prompt, str):
             check_messages(prompt)
         return await self._ask_upstream(
-            lambda client, upstream: tokenized(client, upstream, prompt, add_special_tokens=add_special_tokens)
+            lambda client, upstream: tokenized(
+                client, upstream, prompt, add_special_tokens=add_special_tokens, options=options
+            )
         )
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
@@ -405,7 +413,7 @@ class RemoteEngine:
         assembler = ReplyAssembler(
             request_id=f"remote-{next(self._ids)}",
             n=chat_request.params.n,
-            prompt_tokens=dispatcher.estimator.estimate(prompt),
+            prompt_tokens=dispatcher.estimator.estimate(prompt, chat_request.options.tools),
             arrival=monotonic(),
             metrics=self._metrics,
         )
@@ -431,7 +439,7 @@ class RemoteEngine:
                     finished = delta.finish_reason or finished
                     yield delta
             if chat_request.messages is not None and assembler.has_usage:
-                dispatcher.estimator.learn(chat_request.messages, assembler.prompt_tokens)
+                dispatcher.estimator.learn(chat_request.messages, assembler.prompt_tokens, chat_request.options.tools)
         except EngineError:
             finished = FinishReason.ERROR
             raise

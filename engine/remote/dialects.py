@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from engine.chat_options import ChatOptions
-from engine.errors import InvalidRequestError, UnsupportedParameterError
-from engine.interface import Caller, ChatMessage
+from engine.errors import UnsupportedParameterError
 from engine.parameter_table import PARAMETERS, Kind
 from engine.sampling_params import SamplingParams
 
@@ -42,6 +40,14 @@ class Dialect:
         usage: the server reports usage at the end of a stream on request.
         priority: the server accepts ``priority``.
         cache_salt: the server accepts ``cache_salt``, and shares its prefix cache among requests with equal salts.
+        parallel_tool_calls: the server accepts ``parallel_tool_calls``.
+        named_tools: the server holds a reply to the one tool that ``tool_choice`` names.
+        template_kwargs: the server accepts ``chat_template_kwargs``.
+        reasoning_effort: the server accepts ``reasoning_effort``; else it goes to the template.
+        thinking_budget: fields for the maximum of thinking tokens; none where the server has no such limit.
+        message_reasoning: fields of a message for what a reply thought; none where the server takes none.
+        unparsed: fields that leave thinking in the reply's text; None where that is the server's own setting.
+        stop_in_reasoning: the server accepts ``stop_in_reasoning``.
     """
 
     name: str
@@ -55,6 +61,14 @@ class Dialect:
     usage: bool = True
     priority: bool = False
     cache_salt: bool = False
+    parallel_tool_calls: bool = False
+    named_tools: bool = True
+    template_kwargs: bool = False
+    reasoning_effort: bool = False
+    thinking_budget: tuple[str, ...] = ()
+    message_reasoning: tuple[str, ...] = ()
+    unparsed: Mapping[str, Any] | None = None
+    stop_in_reasoning: bool = False
 
 
 _CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
@@ -69,6 +83,11 @@ _DIALECTS = (
         tokenize_api=TokenizeApi.VLLM,
         token_ids=True,
         cache_salt=True,
+        parallel_tool_calls=True,
+        template_kwargs=True,
+        reasoning_effort=True,
+        thinking_budget=("thinking_token_budget",),
+        message_reasoning=("reasoning", "reasoning_content"),  # since 0.12, and before
     ),
     Dialect(
         name="sglang",
@@ -76,6 +95,11 @@ _DIALECTS = (
         values=_NO_TOP_K,
         continuation=_CONTINUE,
         cache_salt=True,  # versions without it ignore the field
+        parallel_tool_calls=True,
+        template_kwargs=True,
+        reasoning_effort=True,
+        message_reasoning=("reasoning_content",),
+        unparsed={"separate_reasoning": False},
     ),
     Dialect(
         name="deskmate",
@@ -85,6 +109,13 @@ _DIALECTS = (
         token_ids=True,
         priority=True,
         cache_salt=True,
+        parallel_tool_calls=True,
+        template_kwargs=True,
+        reasoning_effort=True,
+        thinking_budget=("thinking_token_budget",),
+        message_reasoning=("reasoning",),
+        unparsed={"separate_reasoning": False},
+        stop_in_reasoning=True,
     ),
     Dialect(
         name="llama.cpp",
@@ -93,90 +124,22 @@ _DIALECTS = (
         extra_fields={"repeat_penalty": {"repeat_last_n": -1}},
         continuation={},  # it continues a final assistant message by itself
         tokenize_api=TokenizeApi.LLAMA_CPP,
+        parallel_tool_calls=True,
+        named_tools=False,  # it reads a name as "auto"
+        template_kwargs=True,
+        thinking_budget=("reasoning_budget_tokens", "thinking_budget_tokens"),  # versions read one or the other
+        message_reasoning=("reasoning_content",),
+        unparsed={"reasoning_format": "none"},
     ),
-    Dialect(name="llama-cpp-python", title="llama-cpp-python", usage=False),
-    Dialect(name="tgi", title="TGI", values={"top_p": {1.0: None}}),
-    Dialect(name="openai", title="a server of OpenAI's API"),
+    Dialect(name="llama-cpp-python", title="llama-cpp-python", usage=False, unparsed=NOTHING),
+    Dialect(name="tgi", title="TGI", values={"top_p": {1.0: None}}, unparsed=NOTHING),
+    Dialect(name="openai", title="a server of OpenAI's API", parallel_tool_calls=True, reasoning_effort=True),
 )
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType({dialect.name: dialect for dialect in _DIALECTS})
 """Dialects by the names that ``ENGINE_REMOTE_KIND`` takes."""
 
 _SENT_APART: Final = ("logprobs", "prompt_logprobs")
 """Parameters that :func:`sampling_fields` does not send: the first differs between endpoints, the second is refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
-    """A request, independent of any server's dialect. Exactly one of ``messages`` and ``prompt`` is set."""
-
-    messages: Sequence[ChatMessage] | None = None
-    prompt: str | Sequence[int] | None = None
-    params: SamplingParams = field(default_factory=SamplingParams)
-    priority: int = 0
-    caller: Caller | None = None
-    options: ChatOptions = field(default_factory=ChatOptions)  #: of conversations
-
-    @property
-    def path(self) -> str:
-        return "/chat/completions" if self.messages is not None else "/completions"
-
-    @property
-    def affinity_key(self) -> str:
-        """The start of the conversation, which stays the same while the conversation grows."""
-        if self.messages is not None:
-            return "\n".join(message["content"][:500] for message in self.messages[:2])
-        return self.prompt[:500] if isinstance(self.prompt, str) else str(list(self.prompt or ())[:64])
-
-    def body(self, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Returns the JSON body of the request for a server of this dialect.
-
-        Raises:
-            UnsupportedParameterError: the server lacks a parameter whose value is not neutral; names it.
-            InvalidRequestError: the server cannot continue a partial reply.
-        """
-        body: dict[str, Any] = {"model": model, "stream": True, **dialect.always}
-        if dialect.usage:
-            body["stream_options"] = {"include_usage": True}
-        if dialect.token_ids:
-            body["return_token_ids"] = True
-        if dialect.priority and self.priority:
-            body["priority"] = self.priority
-        if dialect.cache_salt and self.caller is not None:
-            body["cache_salt"] = self.caller.salt.hex()
-        if self.messages is not None:
-            body |= chat_fields(self.messages, dialect)
-        elif isinstance(self.prompt, str):
-            body["prompt"] = self.prompt
-        else:
-            body["prompt"] = list(self.prompt or ())
-        return body | sampling_fields(self.params, dialect) | self._logprobs()
-
-    def _logprobs(self) -> dict[str, Any]:
-        count = self.params.logprobs
-        if count is None:
-            return {}
-        if self.messages is None:
-            return {"logprobs": count}
-        return {"logprobs": True, "top_logprobs": count}
-
-
-def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, Any]:
-    """Returns the body's fields for a conversation.
-
-    Raises:
-        InvalidRequestError: the conversation ends with a partial reply, which the server cannot continue.
-    """
-    sent = ("role", "content", "name")
-    fields: dict[str, Any] = {
-        "messages": [{key: message[key] for key in sent if key in message} for message in messages]  # type: ignore[literal-required]
-    }
-    if messages[-1].get("unfinished"):
-        if dialect.continuation is None:
-            raise InvalidRequestError(
-                f"The model server ({dialect.title}) cannot continue an unfinished reply. Regenerate it instead."
-            )
-        fields |= dialect.continuation
-    return fields
 
 
 def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import httpx
 
+from engine.chat_options import ChatOptions
 from engine.errors import EngineError, EngineStoppedError, ReplyInterruptedError
 from engine.interface import ChatMessage
 from engine.outputs import Delta
+from engine.remote.chat_request import ChatRequest
 from engine.remote.chunks import ReplyAssembler
-from engine.remote.dialects import ChatRequest
 from engine.remote.error_responses import UpstreamFailure, context_error, parse_error_response, parse_stream_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.sse import BrokenStreamError, read_events
@@ -53,14 +54,16 @@ class RequestDispatcher:
         self._retries = retries
         self._metrics = metrics
 
-    async def count(self, upstream: Upstream, messages: Sequence[ChatMessage]) -> TokenCount:
+    async def count(self, upstream: Upstream, messages: Sequence[ChatMessage], options: ChatOptions) -> TokenCount:
         """Counts the tokens of a conversation on the server, or estimates them where it cannot."""
         try:
-            tokens = await count_tokens(self._pool.client, upstream, messages)
+            tokens = await count_tokens(self._pool.client, upstream, messages, options)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             self._pool.mark_unreachable(upstream, error)
             tokens = None
-        return TokenCount(self.estimator.estimate(messages), False) if tokens is None else TokenCount(tokens, True)
+        if tokens is None:
+            return TokenCount(self.estimator.estimate(messages, options.tools), False)
+        return TokenCount(tokens, True)
 
     async def dispatch(self, chat_request: ChatRequest, assembler: ReplyAssembler) -> AsyncGenerator[Delta]:
         """Streams the reply of the first server that gives one. After a first token there are no more attempts.
@@ -117,7 +120,7 @@ class RequestDispatcher:
         limit = refused.limit or known or self._context()
         tokens = refused.prompt_tokens
         if chat_request.messages is not None:
-            count = await self.count(upstream, chat_request.messages)
+            count = await self.count(upstream, chat_request.messages, chat_request.options)
             tokens = count.tokens if count.is_exact or tokens is None else tokens
         elif tokens is None:
             tokens = self.estimator.estimate(chat_request.prompt or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from typing import Any
 
 import httpx
 
+from engine.chat_options import ChatOptions, Tool
 from engine.interface import ChatMessage
-from engine.remote.dialects import TokenizeApi, chat_fields
+from engine.remote.chat_fields import chat_fields
+from engine.remote.dialects import TokenizeApi
 from engine.remote.upstreams import Upstream
 
 BYTES_PER_TOKEN = 4.0
@@ -33,30 +36,40 @@ class TokenEstimator:
     def __init__(self) -> None:
         self._bytes_per_token = BYTES_PER_TOKEN
 
-    def estimate(self, text: Sequence[ChatMessage] | str | Sequence[int]) -> int:
-        """Returns the estimated tokens of a conversation or a text, or the exact number of token ids."""
+    def estimate(self, text: Sequence[ChatMessage] | str | Sequence[int], tools: Sequence[Tool] = ()) -> int:
+        """Returns the estimated tokens of a conversation with its tools or of a text; the exact number of token ids."""
         if isinstance(text, str):
             return max(1, math.ceil(_size(text) / self._bytes_per_token))
         if text and isinstance(text[0], int):
             return len(text)
         messages: Sequence[Any] = text
-        size = sum(_size(message["content"]) for message in messages)
+        size = _conversation_size(messages, tools)
         return math.ceil(size / self._bytes_per_token) + TOKENS_PER_MESSAGE * (len(messages) + 1)
 
-    def learn(self, messages: Sequence[ChatMessage], tokens: int) -> None:
+    def learn(self, messages: Sequence[ChatMessage], tokens: int, tools: Sequence[Tool] = ()) -> None:
         """Adjusts the estimate after a server has reported ``tokens`` prompt tokens for ``messages``."""
-        size = sum(_size(message["content"]) for message in messages)
+        size = _conversation_size(messages, tools)
         text_tokens = tokens - TOKENS_PER_MESSAGE * (len(messages) + 1)
         if size >= 200 and text_tokens > 0:  # in shorter ones the template dominates
             seen = min(8.0, max(0.5, size / text_tokens))
             self._bytes_per_token += 0.3 * (seen - self._bytes_per_token)
 
 
+def _conversation_size(messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> int:
+    """Returns the bytes that a template renders, roughly. Thinking is left out, as most templates do."""
+    texts = [message["content"] for message in messages]
+    texts += [call.name + call.arguments for message in messages for call in message.get("tool_calls", ())]
+    texts += [tool.name + tool.description + json.dumps(tool.parameters, default=dict) for tool in tools]
+    return sum(map(_size, texts))
+
+
 def _size(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-async def count_tokens(client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage]) -> int | None:
+async def count_tokens(
+    client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage], options: ChatOptions
+) -> int | None:
     """Returns the server's count of a conversation's tokens; None where it cannot count, or does not answer.
 
     Raises:
@@ -65,14 +78,14 @@ async def count_tokens(client: httpx.AsyncClient, upstream: Upstream, messages: 
     served = upstream.served
     if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
         return None
-    conversation = chat_fields(messages, served.dialect)
+    conversation = chat_fields(messages, options, served.dialect)
     if served.dialect.tokenize_api is not TokenizeApi.LLAMA_CPP:
         below = upstream.url if served.dialect.tokenize_api is TokenizeApi.DESKMATE else upstream.root
         asked = {"add_generation_prompt": True, **conversation, "model": served.model}
         payload = await _post(client, f"{below}/tokenize", asked)
         count = payload.get("count")
         return count if isinstance(count, int) else None
-    tokens = await tokenized(client, upstream, messages)
+    tokens = await tokenized(client, upstream, messages, options=options)
     return None if tokens is None else len(tokens)
 
 
@@ -82,6 +95,7 @@ async def tokenized(
     prompt: str | Sequence[ChatMessage],
     *,
     add_special_tokens: bool = True,
+    options: ChatOptions | None = None,
 ) -> tuple[int, ...] | None:
     """Returns the token ids of a text or a conversation; None where the server cannot tokenize, or does not answer.
 
@@ -96,12 +110,12 @@ async def tokenized(
         if isinstance(prompt, str):
             asked = {"prompt": prompt, "add_special_tokens": add_special_tokens}
         else:
-            asked = {"add_generation_prompt": True, **chat_fields(prompt, served.dialect)}
+            asked = {"add_generation_prompt": True, **chat_fields(prompt, options or ChatOptions(), served.dialect)}
         asked["model"] = served.model
     else:
         text: object = prompt
         if not isinstance(prompt, str):
-            conversation = chat_fields(prompt, served.dialect)
+            conversation = chat_fields(prompt, options or ChatOptions(), served.dialect)
             text = (await _post(client, f"{upstream.root}/apply-template", conversation)).get("prompt")
         asked = {"content": text, "add_special": add_special_tokens, "parse_special": True}
     tokens = (await _post(client, f"{upstream.root}/tokenize", asked)).get("tokens")

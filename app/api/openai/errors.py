@@ -11,6 +11,7 @@ from types import MappingProxyType
 from app.api.openai.fields import Lenient
 from app.errors import AppError
 from engine import (
+    ChatOptions,
     ContextLengthError,
     DeadlineError,
     EngineError,
@@ -94,4 +95,5 @@ MAX_FIELD_LENGTH = 64
 """Maximum characters of a name in the header or a message; the rest is cut off."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
-_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"prompt", "return_token_strs", "top_logprobs"}
+_PARAMETERS = {field.name for kind in (SamplingParams, ChatOptions) for field in fields(kind)}
+_PARAMETERS |= {"prompt", "return_token_strs", "top_logprobs"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
@@ -106,6 +107,15 @@ class ChatMessageParam(Lenient):
         if self.role == "tool" and self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message
+
+
+OPTION_SPELLING: Final[Mapping[str, str]] = {
+    "thinking": "enable_thinking",
+    "max_thinking_tokens": "thinking_token_budget",
+    "parse_reply": "separate_reasoning",
+    "template_kwargs": "chat_template_kwargs",
+}
+"""Maps the names of the engine's chat options to the request's where they differ."""
 
 
 class ChatInput(ToolInput, ThinkingInput):

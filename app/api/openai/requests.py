@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, create_model, model_validator
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
-from app.api.openai.messages import ChatInput
+from app.api.openai.messages import OPTION_SPELLING, ChatInput
 from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, PARAMETERS, Kind, SamplingParams
 
 MAX_CHOICES = 128
@@ -148,7 +148,7 @@ class BaseCompletionRequest(_WithParameters):
 
 
 class ChatCompletionRequest(BaseCompletionRequest, ChatInput):
-    spelling: ClassVar[Mapping[str, str]] = {"logprobs": "top_logprobs"}
+    spelling: ClassVar[Mapping[str, str]] = {"logprobs": "top_logprobs", **OPTION_SPELLING}
 
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None

@@ -13,7 +13,7 @@ from app.api.deps import ServicesDep
 from app.api.errors import UNION_TAG
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.fields import REQUEST_FIELDS, Lenient
-from app.api.openai.messages import ChatInput
+from app.api.openai.messages import OPTION_SPELLING, ChatInput
 from app.api.openai.served import check_model
 from engine import ChatEngine, ContextLengthError, EngineError, UnsupportedParameterError
 
@@ -69,7 +69,7 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
         if body.return_token_strs:
             result["token_strs"] = await engine.token_strings(result["tokens"] or ())
     except EngineError as error:
-        raise to_openai_error(error, param) from error
+        raise to_openai_error(error, param, OPTION_SPELLING if is_chat else {}) from error
     answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **result}
     # FastAPI's own encoder would visit each of a million tokens in Python and block the event loop meanwhile.
     return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
@@ -90,12 +90,12 @@ def _check_length(body: TokenizeTextRequest | TokenizeChatRequest, param: str, l
 
 async def _chat_tokens(engine: ChatEngine, body: TokenizeChatRequest) -> dict[str, Any]:
     """Returns the tokens and their number; only the number if a remote model server does not return tokens."""
-    messages = body.for_engine()
+    messages, options = body.for_engine(), body.chat_options()
     try:
-        tokens = await engine.tokenize(messages)
+        tokens = await engine.tokenize(messages, options=options)
     except UnsupportedParameterError:
         try:
-            return {"count": (await engine.prepare(messages)).num_prompt_tokens, "tokens": None}
+            return {"count": (await engine.prepare(messages, options=options)).num_prompt_tokens, "tokens": None}
         except ContextLengthError as error:
             return {"count": error.prompt_tokens, "tokens": None}
     return {"count": len(tokens), "tokens": tokens}

@@ -35,7 +35,8 @@ from engine import (
     Truncation,
 )
 from engine.remote import dispatcher, upstreams
-from engine.remote.dialects import DIALECTS, ChatRequest
+from engine.remote.chat_request import ChatRequest
+from engine.remote.dialects import DIALECTS
 from engine.remote.dispatcher import MAX_BACKOFF_SECONDS
 from testing.scripted_server import (
     DISCONNECT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.interface import Caller
-from engine.remote.dialects import DIALECTS, ChatRequest
+from engine.remote.chat_request import ChatRequest
+from engine.remote.dialects import DIALECTS
 
 SALTED = {"vllm", "sglang", "deskmate"}
 
