@@ -51,6 +51,7 @@ test-full:
 	@scripts/setup.sh full
 	@scripts/chromium.sh
 	@scripts/cross_tools.sh
+	@scripts/clients.sh
 	$(PYTHON) -m pytest -m full -n 3 $(ARGS)
 
 test-compose:
@@ -85,5 +86,5 @@ lock:
 	@scripts/setup.sh lock $(ARGS)
 
 clean:
-	rm -rf .venv tests/web/node_modules build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv tests/web/node_modules tests/clients/node/node_modules build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ Run by ``make docs``. To fail if one of them is out of date: .venv/bin/python sc
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -25,7 +26,7 @@ from app.cli.main import cli  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.settings import AppSettings  # noqa: E402
 from engine import PARAMETERS, Engine, EngineSettings, EngineStats  # noqa: E402
-from engine.remote.dialects import DIALECTS, TokenizeApi  # noqa: E402
+from engine.remote.dialects import DIALECTS, Dialect, TokenizeApi  # noqa: E402
 from engine.remote.metrics import RemoteMetrics  # noqa: E402
 from scripts.components_page import components_reference  # noqa: E402
 from scripts.markdown_table import markdown_table  # noqa: E402
@@ -90,6 +91,33 @@ def parameters_text() -> str:
     return "\n".join(textwrap.wrap(text, 125, break_on_hyphens=False))
 
 
+#: What the tests in tests/clients do with each client, by the package's name at PyPI or npm.
+CLIENTS = {
+    "openai": "chat and completions with every parameter, streaming helpers, parsed tool calls",
+    "openai (npm)": "tools that it runs itself, streamed calls, streamed text",
+    "langchain-openai": "an agent that calls a tool; a streamed call of a named tool",
+    "pydantic-ai-slim": "an agent with a tool and an output type, whole and streamed, with its thoughts",
+    "instructor": "a typed object, whole and in parts",
+    "ai (npm)": "an agent that calls a tool, whole and streamed, with its thoughts",
+    "@ai-sdk/openai-compatible (npm)": "its provider",
+    "lm-eval": "`local-completions` (log-probabilities of choices) and `local-chat-completions`",
+    "guidellm": "a load of concurrent streams",
+}
+
+
+def clients_table() -> str:
+    npm = json.loads((ROOT / "tests/clients/node/package.json").read_text("utf-8"))["dependencies"]
+    locks = [ROOT / "requirements-test.txt", ROOT / "tests/clients/requirements-clients.txt"]
+    pypi = dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ]+)", "".join(lock.read_text("utf-8") for lock in reversed(locks))))
+    return markdown_table(
+        ("Client", "Version", "Task"),
+        (
+            (f"`{name}`", npm[name.removesuffix(" (npm)")] if name.endswith(" (npm)") else pypi[name], task)
+            for name, task in CLIENTS.items()
+        ),
+    )
+
+
 def servers_table() -> str:
     openai = {name for name, parameter in PARAMETERS.items() if parameter.spelling("openai") is not None}
 
@@ -103,12 +131,21 @@ def servers_table() -> str:
     def yes(flag: bool) -> str:
         return "yes" if flag else "no"
 
+    def thinking(dialect: Dialect) -> str:
+        controls = {
+            "on and off": dialect.template_kwargs,
+            "effort": dialect.reasoning_effort or dialect.template_kwargs,
+            "budget": bool(dialect.thinking_budget),
+        }
+        return ", ".join(name for name, has in controls.items() if has) or "as the server is set"
+
     return markdown_table(
         (
             "Server",
             "Counts tokens before a reply",
             "Continues a reply",
             "Returns token ids",
+            "Thinking",
             "Parameters besides OpenAI's",
         ),
         (
@@ -117,6 +154,7 @@ def servers_table() -> str:
                 yes(dialect.tokenize_api is not TokenizeApi.NONE),
                 yes(dialect.continuation is not None),
                 yes(dialect.token_ids),
+                thinking(dialect),
                 parameters(kind),
             )
             for kind, dialect in DIALECTS.items()
@@ -143,7 +181,7 @@ def _first_paragraph(text: str) -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "api.md": {"sampling parameters": parameters_text, "routes": routes_table},
+    "api.md": {"sampling parameters": parameters_text, "clients": clients_table, "routes": routes_table},
     "components.md": {"components": components_reference},
     "configuration.md": {
         "application settings": lambda: settings_table(AppSettings),

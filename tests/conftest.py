@@ -34,7 +34,7 @@ LONGEST = (
     *("engine/runtime/test_soak.py", "engine/execution/test_overlapped.py", "engine/execution/test_speculation.py"),
     *("engine/execution/test_triton.py", "app/api/test_fuzz.py", "app/api/test_extreme_values.py"),
     *("engine/sampling/test_sampler.py", "models", "app/auth/test_accounts.py", "engine/model/test_linears.py"),
-    *("engine/text/test_word_filter.py", "engine/runtime/test_sleep_and_swap.py"),
+    *("engine/text/test_word_filter.py", "engine/runtime/test_sleep_and_swap.py", "clients"),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from pydantic import BaseModel
 
 from app.api.openai.json_schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH
 from app.api.openai.tools import MAX_ARGUMENTS_BYTES, MAX_TOOLS
@@ -145,6 +146,24 @@ async def test_the_clients_helper_reads_the_stream(live: RunningApp, client: ope
     done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
     assert [(event.name, event.arguments) for event in done] == [("weather", '{"city": "Oslo"}')]
     assert final.choices[0].finish_reason == "tool_calls"
+
+
+class Weather(BaseModel):
+    city: str
+
+
+async def test_the_clients_helper_parses_arguments(live: RunningApp, client: openai.AsyncOpenAI) -> None:
+    live.engine.say(*call_pieces("Weather", '{"city": "Oslo"}'))
+    reply = await client.chat.completions.parse(
+        model="fake", messages=HELLO, tools=[openai.pydantic_function_tool(Weather)]
+    )
+    calls = reply.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].function.parsed_arguments == Weather(city="Oslo")
+    tool = live.engine.options[0].tools[0]
+    assert tool.strict
+    assert tool.parameters is not None
+    assert tool.parameters["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.DEADLINE])
