@@ -390,6 +390,7 @@ class Engine:
             prompt.partial_reply,
             num_shared=prompt.num_shared,
             caller=caller,
+            syntax=prompt.syntax,
         )
 
 

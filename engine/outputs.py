@@ -91,7 +91,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A part of a tool call. Joining ``arguments`` over all deltas of an ``index`` gives JSON text, an object."""
+    """A part of a tool call.
+
+    Joining ``arguments`` over all deltas of an ``index`` gives JSON text, an object. Where the model wrote none, or the
+    reply ended within it, it gives what the model wrote.
+    """
 
     index: int  #: which of the reply's calls
     arguments: str = ""

@@ -97,6 +97,11 @@ class EngineSettings(BaseSettings):
         description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file with "
         "one word per line.",
     )
+    reply_format: str = Field(
+        "auto",
+        description="How the model writes thinking and tool calls, see docs/models.md: none, or names joined by +, "
+        "such as think+hermes; auto recognizes it by the chat template.",
+    )
     num_threads: int | None = Field(
         None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model."
     )

@@ -14,6 +14,7 @@ from engine.outputs import Delta, FinishReason, PrefillProgress
 from engine.runtime.metrics import EngineMetrics
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
+from engine.text.detokenizer import DetokenizedText
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +28,23 @@ def deadline_error(request: Request) -> DeadlineError:
     )
 
 
-def _last_text(submission: Submission, reason: FinishReason) -> str:
+def _add_text(delta: Delta, piece: DetokenizedText) -> None:
+    delta.text += piece.text
+    if piece.reasoning:
+        delta.reasoning += piece.reasoning
+    if piece.tool_calls:
+        delta.tool_calls += piece.tool_calls
+
+
+def _last_text(submission: Submission, reason: FinishReason) -> DetokenizedText:
     """Returns the held-back text of a reply; empty where detokenizing fails, for that must not fail the step."""
     if reason is FinishReason.ERROR:
-        return ""
+        return DetokenizedText()
     try:
         return submission.detokenizer.finish()
     except Exception:
         log.exception("request %s: cannot detokenize the end of the reply, so it is lost", submission.request.id)
-        return ""
+        return DetokenizedText()
 
 
 class StepOutput:
@@ -154,15 +163,15 @@ class OutputProcessor:
         delta = output.delta_of(submission)
         submission.forks = []  # from here on they run as replies of their own
         if request.finish_reason is FinishReason.STOP:
-            delta.text += submission.detokenizer.finish()  # the stop token itself is not part of the text
+            _add_text(delta, submission.detokenizer.finish())  # the stop token itself is not part of the text
         else:
             piece = submission.detokenizer.push((token,))
-            delta.text += piece.text
+            _add_text(delta, piece)
             if piece.stop is not None:
                 self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
                 request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
             elif request.is_finished:
-                delta.text += submission.detokenizer.finish()
+                _add_text(delta, submission.detokenizer.finish())
         delta.token_ids += (token,)
         if request.id in computed.logprobs:
             delta.logprobs += (computed.logprobs[request.id],)
@@ -197,7 +206,8 @@ class OutputProcessor:
         for submission in self.submissions_of(stream_id):
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # the scheduler does not know forks before their first token
-            delta = Delta(stream_id, _last_text(submission, reason), index=submission.index)
+            delta = Delta(stream_id, index=submission.index)
+            _add_text(delta, _last_text(submission, reason))
             self._finalize(request, delta)
             ended.append((request, delta))
         return ended

@@ -10,9 +10,25 @@ from weakref import ReferenceType
 from engine.interface import PreparedPrompt
 from engine.sampling_params import SamplingParams
 from engine.text.chat_template import RenderedPrompt
+from engine.text.reply_formats.parser import ReplyParser
+from engine.text.reply_formats.reply_format import ReplyFormat
 
 if TYPE_CHECKING:
     from engine.runtime.request_processor import RequestProcessor
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySyntax:
+    """How the reply to a prompt is split into its parts; the arguments are those of :class:`ReplyParser`."""
+
+    reply_format: ReplyFormat
+    is_thinking: bool
+    tools: tuple[str, ...]
+    stop_in_reasoning: bool
+
+    def make_parser(self) -> ReplyParser:
+        """Makes the parser of one reply."""
+        return ReplyParser(self.reply_format, is_thinking=self.is_thinking, tools=self.tools)
 
 
 class TokenizedPrompt(NamedTuple):
@@ -22,6 +38,7 @@ class TokenizedPrompt(NamedTuple):
     params: SamplingParams
     partial_reply: Sequence[int] = ()  #: the last token ids, where they belong to a reply to continue
     num_shared: int = 0  #: number of first token ids that depend on no user's text
+    syntax: ReplySyntax | None = None  #: how the reply is split; None leaves it as it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,13 +11,13 @@ from dataclasses import replace
 from time import monotonic
 from weakref import ref
 
-from engine.chat_options import ChatOptions
+from engine.chat_options import ChatOptions, ToolChoiceMode
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
-from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
+from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
@@ -26,10 +26,15 @@ from engine.settings import EngineSettings
 from engine.text.bad_words import TokenSequenceBan, token_sequences
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
 from engine.text.detokenizer import Detokenizer
+from engine.text.reply_formats.detection import detect_reply_format, named_reply_format, special_tokens_of
+from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
 from engine.text.word_matching import WordGuard
+
+MAX_OPENING_TOKENS = 16
+"""Tokens at the end of a prompt in which the template opens the thinking."""
 
 
 class RequestProcessor:
@@ -52,6 +57,8 @@ class RequestProcessor:
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._word_lists = _word_lists(self.vocabulary, settings)
+        self._reply_format = _reply_format(settings, self._template.source)
+        self._special_tokens = special_tokens_of(self._reply_format, model.tokenizer)
 
     def render_chat(
         self,
@@ -73,6 +80,7 @@ class RequestProcessor:
         extended = previous.rendered if isinstance(previous, RenderedChat) and previous.is_by(self) else None
         rendered, partial_reply = self._render(messages, extended)
         token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
+        options = options or ChatOptions()
         num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
         resolved = self.resolve(token_ids, params)
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
@@ -83,11 +91,23 @@ class RequestProcessor:
             params=resolved,
             num_prompt_tokens=len(token_ids),
             max_model_len=self.max_model_len,
-            prompt=TokenizedPrompt(token_ids, with_stop, partial_reply, num_shared),
+            prompt=TokenizedPrompt(
+                token_ids, with_stop, partial_reply, num_shared, self._syntax(rendered.token_ids, options)
+            ),
             rendered=rendered,
             renderer=ref(self),
-            options=options or ChatOptions(),
+            options=options,
         )
+
+    def _syntax(self, prompt: Sequence[int], options: ChatOptions) -> ReplySyntax | None:
+        """Returns how the reply to a rendered conversation is split."""
+        offered = () if options.tool_choice is ToolChoiceMode.NONE else tuple(tool.name for tool in options.tools)
+        reasoning = self._reply_format.reasoning
+        if not options.parse_reply or (reasoning is None and not (offered and self._reply_format.calls)):
+            return None
+        end = self._template.decode(prompt[-MAX_OPENING_TOKENS:])
+        is_thinking = reasoning is not None and end.rstrip().endswith(reasoning.open.strip())
+        return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning)
 
     def _render(
         self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None = None
@@ -195,6 +215,7 @@ class RequestProcessor:
         *,
         num_shared: int = 0,
         caller: Caller | None = None,
+        syntax: ReplySyntax | None = None,
     ) -> Submission:
         """Builds the submission of a request whose parameters went through :meth:`resolve`.
 
@@ -203,6 +224,7 @@ class RequestProcessor:
             deadline: seconds from now after which the reply ends with the text it has.
             priority: lower is served first, see ``Request.rank``.
             num_shared: number of the prompt's first tokens that depend on no user's text.
+            syntax: how the reply is split; None leaves it as it is.
 
         Raises:
             InvalidRequestError: the deadline or the priority is out of range.
@@ -218,7 +240,7 @@ class RequestProcessor:
             prompt,
             params,
             bans=self._bans,
-            make_detokenizer=lambda: self._make_detokenizer(params, partial_reply),
+            make_detokenizer=lambda: self._make_detokenizer(params, partial_reply, syntax),
             max_tokens=min(params.max_tokens or max_reply_tokens, max_reply_tokens),
             stop_token_ids=stop_token_ids,
             arrival=arrival,
@@ -232,10 +254,23 @@ class RequestProcessor:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
 
-    def _make_detokenizer(self, params: SamplingParams, partial_reply: Sequence[int]) -> Detokenizer:
+    def _make_detokenizer(
+        self, params: SamplingParams, partial_reply: Sequence[int], syntax: ReplySyntax | None
+    ) -> Detokenizer:
         words = self._word_lists.get(params.forbidden_words)
         guard = WordGuard(words.matcher) if words else None
-        return Detokenizer(self._tokenizer, params.stop, params.min_tokens, guard, partial_reply)
+        if syntax is None:
+            return Detokenizer(self._tokenizer, params.stop, params.min_tokens, guard, partial_reply)
+        return Detokenizer(
+            self._tokenizer,
+            params.stop,
+            params.min_tokens,
+            guard,
+            partial_reply,
+            parser=syntax.make_parser(),
+            special_tokens=self._special_tokens,
+            stop_in_reasoning=syntax.stop_in_reasoning,
+        )
 
     def _bans(self, request: Request) -> list[TokenBan]:
         """Returns the bans that keep words out of one reply. They follow its text, so each reply needs its own."""
@@ -259,6 +294,15 @@ def _token_ids(prompt: Sequence[int]) -> list[int]:
         raise InvalidRequestError(
             f"The prompt must be a text or a list of token ids, whole numbers: {error}."
         ) from error
+
+
+def _reply_format(settings: EngineSettings, template: str) -> ReplyFormat:
+    if settings.reply_format == "auto":
+        return detect_reply_format(template)
+    try:
+        return named_reply_format(settings.reply_format)
+    except ValueError as error:
+        raise ModelLoadError(f"ENGINE_REPLY_FORMAT cannot be used: {error}.") from error
 
 
 def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:

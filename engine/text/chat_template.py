@@ -103,6 +103,13 @@ class ChatTemplate:
         )
 
     @property
+    def source(self) -> str:
+        """The text of the model's own chat template, with the one for tools if it is another; empty without any."""
+        template = self._tokenizer.chat_template
+        texts = template.values() if isinstance(template, dict) else [template or ""]
+        return "\n".join(texts)
+
+    @property
     def is_fallback(self) -> bool:
         """Whether the model has no chat template and the plain dialogue is used."""
         return self._template is not None

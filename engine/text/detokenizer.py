@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.outputs import ToolCallDelta
+from engine.text.reply_formats.parser import ReplyParser, ReplyParts
 from engine.text.word_matching import WordGuard
 
 if TYPE_CHECKING:
@@ -148,14 +150,16 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class DetokenizedText(NamedTuple):
-    """Text that became certain, and the stop string that ended the reply, if one did."""
+    """What became certain of a reply, and the stop string that ended it, if one did."""
 
-    text: str
+    text: str = ""  #: of the answer
     stop: str | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 class Detokenizer:
-    """Converts one reply from tokens to text: detokenizes, then checks stop strings.
+    """Converts one reply from tokens to text: detokenizes, splits it into its parts, checks stop strings.
 
     The token that ends a reply (end of sequence, stop token) is not part of its text and is not pushed.
 
@@ -165,6 +169,9 @@ class Detokenizer:
         min_tokens: text of this many first tokens is not searched for stop strings.
         guard: holds back text that must not end the reply.
         partial_reply: tokens that the reply continues from; their text is not returned again.
+        parser: splits the reply into thinking, tool calls and answer; without one, all of it is the answer.
+        special_tokens: names of the special tokens that the parser reads, by id; other special tokens add no text.
+        stop_in_reasoning: stop strings and the guard act on all of the reply, not on the answer alone.
     """
 
     def __init__(
@@ -174,30 +181,70 @@ class Detokenizer:
         min_tokens: int = 0,
         guard: WordGuard | None = None,
         partial_reply: Sequence[int] = (),
+        *,
+        parser: ReplyParser | None = None,
+        special_tokens: Mapping[int, str] | None = None,
+        stop_in_reasoning: bool = False,
     ) -> None:
         self._guard = guard
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._detokenizer.push(partial_reply)
+        self._parser = parser
+        self._special_tokens = special_tokens or {}
+        self._checks_all = stop_in_reasoning or parser is None
         self._checker = StopChecker(stop)
         self._min_tokens_left = min_tokens
+        for token in partial_reply:
+            text = self._add(token)
+            if parser is not None:
+                parser.push(text)
 
     def push(self, token_ids: Sequence[int]) -> DetokenizedText:
         """Adds tokens. After a stop string everything is ignored."""
-        certain = ""
+        certain, reasoning = "", ""
+        calls: tuple[ToolCallDelta, ...] = ()
         for token in token_ids:
             if self._checker.matched is not None:
                 break
-            text = self._detokenizer.add(token)
+            parts = self._split(self._add(token))
+            reasoning += parts.reasoning
+            calls += parts.tool_calls
             if self._min_tokens_left > 0:
                 self._min_tokens_left -= 1
-                certain += text
+                certain += parts.text
             else:
-                certain += self._checker.push(text)
-        return DetokenizedText(self._guarded(certain), self._checker.matched)
+                certain += self._checker.push(parts.text)
+        shown = self._shown(certain, is_end=self._checker.matched is not None)
+        return DetokenizedText(shown.text, self._checker.matched, reasoning + shown.reasoning, calls + shown.tool_calls)
 
-    def finish(self) -> str:
-        """Returns the rest of the text when the reply ended without a stop string; empty after one."""
-        return self._guarded(self._checker.push(self._detokenizer.finish()) + self._checker.release())
+    def finish(self) -> DetokenizedText:
+        """Returns the rest of the reply when it ended without a stop string; empty after one."""
+        if self._checker.matched is not None:
+            return DetokenizedText()
+        rest = self._split(self._detokenizer.finish(), is_end=True)
+        shown = self._shown(self._checker.push(rest.text) + self._checker.release(), is_end=True)
+        return DetokenizedText(shown.text, None, rest.reasoning + shown.reasoning, rest.tool_calls + shown.tool_calls)
 
-    def _guarded(self, text: str) -> str:
-        return text if self._guard is None else self._guard.push(text)
+    def _add(self, token: int) -> str:
+        name = self._special_tokens.get(token)
+        return self._detokenizer.add(token) if name is None else self._detokenizer.finish() + name
+
+    def _split(self, text: str, *, is_end: bool = False) -> ReplyParts:
+        """Splits text before it is checked, where only the answer is checked."""
+        if self._parser is None or self._checks_all:
+            return ReplyParts(text)
+        return self._parsed(self._parser, text, is_end)
+
+    def _shown(self, certain: str, *, is_end: bool) -> ReplyParts:
+        """Returns what may be shown of text that was checked, split where all of the reply is checked."""
+        text = certain if self._guard is None else self._guard.push(certain)
+        if self._parser is None or not self._checks_all:
+            return ReplyParts(text)
+        return self._parsed(self._parser, text, is_end)
+
+    @staticmethod
+    def _parsed(parser: ReplyParser, text: str, is_end: bool) -> ReplyParts:
+        parts = parser.push(text)
+        if not is_end:
+            return parts
+        rest = parser.finish()
+        return ReplyParts(parts.text + rest.text, parts.reasoning + rest.reasoning, parts.tool_calls + rest.tool_calls)

@@ -66,12 +66,12 @@ def test_the_text_of_the_rest_fits_the_text_before(name: str, text: str, data: s
     for cut in cuts:
         first = Detokenizer(tokenizer)
         before = first.push(ids[:cut]).text
-        if REPLACEMENT in first.finish():
+        if REPLACEMENT in first.finish().text:
             continue  # such bytes are not kept with a reply
         second = Detokenizer(tokenizer, partial_reply=ids[:cut])
-        after = "".join(second.push([token]).text for token in ids[cut:]) + second.finish()
+        after = "".join(second.push([token]).text for token in ids[cut:]) + second.finish().text
         expected = Detokenizer(tokenizer)
-        assert before + after == expected.push(ids).text + expected.finish()
+        assert before + after == expected.push(ids).text + expected.finish().text
 
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))

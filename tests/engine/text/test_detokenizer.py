@@ -235,7 +235,7 @@ def test_a_stream_stops_as_the_whole_text_would(name: str, text: str, data: st.D
         ids = ids[size:]
     for so_far in shown(got):
         assert expected.startswith(so_far)
-    assert "".join(got) + stream.finish() == expected
+    assert "".join(got) + stream.finish().text == expected
     if found is not None:
         assert found == met
 
@@ -247,7 +247,7 @@ def test_a_stop_string_is_found_across_tokens_and_cuts_within_one() -> None:
     assert "".join(piece.text for piece in got) == "Lower th"
     assert got[-1].stop == "e te"
     assert stream.push(tokenizer.encode("more")).text == ""
-    assert stream.finish() == ""
+    assert stream.finish().text == ""
 
 
 def test_what_was_held_comes_when_the_reply_ends_another_way() -> None:
@@ -255,7 +255,7 @@ def test_what_was_held_comes_when_the_reply_ends_another_way() -> None:
     stream = Detokenizer(tokenizer, ["\n\nUser:"])
     got = "".join(stream.push([token]).text for token in tokenizer.encode("fine\n\nUse", add_special_tokens=False))
     assert got == "fine"
-    assert stream.finish() == "\n\nUse"
+    assert stream.finish().text == "\n\nUse"
 
 
 def test_stop_strings_wait_for_min_tokens() -> None:

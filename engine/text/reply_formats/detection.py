@@ -1,0 +1,50 @@
+"""Finds out from a chat template in which format its model writes replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.text.reply_formats.catalogue import CALLS, FINGERPRINTS, REASONING
+from engine.text.reply_formats.reply_format import ReplyFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def detect_reply_format(template: str) -> ReplyFormat:
+    """Returns the format whose tags the chat template contains.
+
+    Args:
+        template: the text of the template, empty if there is none.
+    """
+    reasoning = next((tags for tags in REASONING.values() if tags.close.strip() in template), None)
+    calls = next((name for name, markers in FINGERPRINTS if all(marker in template for marker in markers)), None)
+    return ReplyFormat(reasoning=reasoning, calls=None if calls is None else CALLS[calls])
+
+
+def named_reply_format(setting: str) -> ReplyFormat:
+    """Returns the format that a setting names: ``none``, or names of the catalogue joined by ``+``.
+
+    Raises:
+        ValueError: a name is not known, or two name the same part.
+    """
+    reasoning = calls = None
+    for name in setting.split("+") if setting != "none" else ():
+        if name in REASONING and reasoning is None:
+            reasoning = REASONING[name]
+        elif name in CALLS and calls is None:
+            calls = CALLS[name]
+        else:
+            known = ", ".join([*REASONING, *CALLS])
+            raise ValueError(f"{setting!r} is no reply format: use none, or one or two of {known}, joined by +")
+    return ReplyFormat(reasoning=reasoning, calls=calls)
+
+
+def special_tokens_of(reply_format: ReplyFormat, tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """Returns the names of the special tokens that the format is written with, by id. Detokenizers leave out others."""
+    texts = "\n".join(reply_format.markers)
+    return {
+        token_id: token.content
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token.special and token.content in texts
+    }
