@@ -274,11 +274,11 @@ class Engine:
         prompt: str | Sequence[ChatMessage],
         *,
         add_special_tokens: bool = True,
-        options: ChatOptions | None = None,  # noqa: ARG002 - templates are rendered without tools
+        options: ChatOptions | None = None,
     ) -> tuple[int, ...]:
         """See :meth:`engine.interface.ChatEngine.tokenize`."""
         tokenize = self._supervisor.running_worker().core.request_processor.tokenize
-        return tuple(await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens))
+        return tuple(await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens, options=options))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """See :meth:`engine.interface.ChatEngine.detokenize`."""

@@ -78,9 +78,9 @@ class RequestProcessor:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
         extended = previous.rendered if isinstance(previous, RenderedChat) and previous.is_by(self) else None
-        rendered, partial_reply = self._render(messages, extended)
-        token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
         options = options or ChatOptions()
+        rendered, partial_reply = self._render(messages, extended, options)
+        token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
         num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
         resolved = self.resolve(token_ids, params)
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
@@ -105,22 +105,34 @@ class RequestProcessor:
         reasoning = self._reply_format.reasoning
         if not options.parse_reply or (reasoning is None and not (offered and self._reply_format.calls)):
             return None
-        end = self._template.decode(prompt[-MAX_OPENING_TOKENS:])
-        is_thinking = reasoning is not None and end.rstrip().endswith(reasoning.open.strip())
+        is_thinking = self._ends_in_thinking(prompt)
         return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning)
 
     def _render(
-        self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None = None
+        self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None, options: ChatOptions
     ) -> tuple[RenderedPrompt, list[int]]:
         """Returns a conversation as a prompt, and the token ids to append of a partial reply to continue."""
-        partial_reply: list[int] = []
-        if messages and messages[-1].get("unfinished"):
-            check_messages(messages)
-            *messages, reply = messages
-            partial_reply = self._template.encode_partial_reply(reply)
-        return self._template.render(messages, previous), partial_reply
+        if not (messages and messages[-1].get("unfinished")):
+            return self._template.render(messages, previous, options), []
+        check_messages(messages)
+        *messages, reply = messages
+        rendered = self._template.render(messages, previous, options)
+        is_open = self._ends_in_thinking(rendered.token_ids)
+        return rendered, self._template.encode_partial_reply(reply, self._reply_format.reasoning, is_open=is_open)
 
-    def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
+    def _ends_in_thinking(self, prompt: Sequence[int]) -> bool:
+        """Whether a rendered conversation ends with thinking that is open."""
+        reasoning = self._reply_format.reasoning
+        end = self._template.decode(prompt[-MAX_OPENING_TOKENS:])
+        return reasoning is not None and end.rstrip().endswith(reasoning.open.strip())
+
+    def tokenize(
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        add_special_tokens: bool = True,
+        options: ChatOptions | None = None,
+    ) -> list[int]:
         """Returns the token ids of a text or a conversation of any length.
 
         Raises:
@@ -128,7 +140,7 @@ class RequestProcessor:
         """
         if isinstance(prompt, str):
             return self._template.encode(prompt, add_special_tokens=add_special_tokens)
-        rendered, partial_reply = self._render(prompt)
+        rendered, partial_reply = self._render(prompt, None, options or ChatOptions())
         return [*rendered.token_ids, *partial_reply]
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

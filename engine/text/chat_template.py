@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
 
+from engine.chat_options import ChatOptions, Tool
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.interface import ChatMessage
 from engine.text.content_format import ContentFormat, detect_content_format
+from engine.text.reply_formats.reply_format import Tags
 from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenizer, make_sentinels, split_at
+from engine.text.template_inputs import (
+    check_tools,
+    reasoning_fields,
+    template_messages,
+    template_tools,
+    template_variables,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,6 +84,7 @@ class ChatTemplate:
         self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
         self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
+        self._reasoning_fields = reasoning_fields(self.source)
         self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
@@ -119,19 +130,27 @@ class ChatTemplate:
         """Stop strings beside the model's stop tokens: in a plain dialogue the model would continue as the user."""
         return ("\nUser:",) if self.is_fallback else ()
 
-    def render(self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None = None) -> RenderedPrompt:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        previous: RenderedPrompt | None = None,
+        options: ChatOptions | None = None,
+    ) -> RenderedPrompt:
         """Renders a conversation, up to where the reply begins.
 
         Args:
             messages: the conversation.
             previous: the prompt of its previous turn, by this template. Used as far as the text really starts with it.
+            options: tools and thinking.
 
         Raises:
-            InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
+            InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them; or it
+                cannot render the tools.
         """
         check_messages(messages)
         self._refuse_left_out(messages)
-        conversation = _plain(messages)
+        conversation = template_messages(messages, self._reasoning_fields)
+        variables = self._variables(options) if options is not None else {}
         replies = [
             ReplyMessage(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
@@ -141,13 +160,14 @@ class ChatTemplate:
         try:
             with self._lock:
                 if self._shows_text:
-                    text = self._render_text(self._format.convert(conversation))
+                    text = self._render_text(self._format.convert(conversation), variables)
                     tokens = self._extend(previous, text, messages, replies) if previous is not None else None
                     if tokens is None:
-                        tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
+                        tokens = self._with_replies(text, conversation, replies, variables) or self._tokenize(text)
                 else:
                     tokens = [
-                        int(token) for token in self._tokenizer.apply_chat_template(conversation, **self._options)
+                        int(token)
+                        for token in self._tokenizer.apply_chat_template(conversation, **{**variables, **self._options})
                     ]
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             # The template is the model's own program; its exceptions say which conversations it does not accept.
@@ -192,7 +212,7 @@ class ChatTemplate:
         """Renders two conversations that share these messages and differ in the next; empty if the template refuses."""
         texts: list[str] = []
         for content in ("0", "a"):
-            conversation = [*_plain(shared), {"role": role, "content": content}]
+            conversation = [*template_messages(shared, ()), {"role": role, "content": content}]
             try:
                 texts.append(self._render_text(self._format.convert(conversation)))
             except (TemplateError, TypeError, ValueError, KeyError):
@@ -207,17 +227,31 @@ class ChatTemplate:
         common = self._tokenize(texts[0][: _num_common(*texts)])
         return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]
 
-    def encode_partial_reply(self, reply: ChatMessage) -> list[int]:
+    def encode_partial_reply(
+        self, reply: ChatMessage, reasoning: Tags | None = None, *, is_open: bool = False
+    ) -> list[int]:
         """Returns the token ids of a reply to be continued, to append to a rendered conversation.
 
         These are the reply's own ids where they spell its text; otherwise the text is tokenized.
+
+        Args:
+            reasoning: tags around the reply's thinking; None leaves thinking out.
+            is_open: the rendered conversation ends with thinking that is open.
         """
-        own = self._replies.trim_to_text(reply.get("token_ids", ()), reply["content"])
-        if own:
-            return list(own)
+        thoughts = reply.get("reasoning", "") if reasoning is not None else ""
+        if reasoning is None or not (thoughts or is_open):
+            own = self._replies.trim_to_text(reply.get("token_ids", ()), reply["content"])
+            return list(own) if own else self._encode_text(reply["content"])
+        tokens = [] if is_open else self.encode_plain(reasoning.open + "\n")
+        tokens += self._encode_text(thoughts)
+        if reply["content"]:
+            tokens += [*self.encode_plain(f"\n{reasoning.close}\n\n"), *self._encode_text(reply["content"])]
+        return tokens
+
+    def _encode_text(self, text: str) -> list[int]:
         with self._lock:
             # Anything in it that looks like a control token is text.
-            tokens = self._tokenizer.encode(reply["content"], add_special_tokens=False, split_special_tokens=True)
+            tokens = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return [int(token) for token in tokens]
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -235,8 +269,36 @@ class ChatTemplate:
             **sanitize,
         }
 
-    def _render_text(self, conversation: list[dict[str, Any]]) -> str:
-        return self._text_only.render(conversation, **self._options)
+    def _render_text(self, conversation: list[dict[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
+        return self._text_only.render(conversation, **{**(variables or {}), **self._options})
+
+    def _variables(self, options: ChatOptions) -> dict[str, Any]:
+        """Returns the template's variables for a request. Raises :class:`InvalidRequestError`."""
+        check_tools(options)
+        variables = template_variables(options, self.source)
+        if "tools" in variables and not self._renders_tools:
+            raise InvalidRequestError(
+                "The model's chat template does not show tools, so that the model would never see them. Use a model "
+                "that was trained to call tools, or leave out tools."
+            )
+        return variables
+
+    @cached_property
+    def _renders_tools(self) -> bool:
+        """Whether the template shows tools."""
+        if not self._shows_text:
+            return True  # unknown
+        tools = template_tools([Tool("sentineltool", "sentineltool", {"type": "object", "properties": {}})])
+        user = {"role": "user", "content": "a"}
+        for conversation in ([user], [{"role": "system", "content": "a"}, user]):
+            try:
+                with self._lock:
+                    text = self._render_text(self._format.convert(conversation), {"tools": tools})
+            except Exception:
+                continue
+            if "sentineltool" in text:
+                return True
+        return False
 
     def _refuse_left_out(self, messages: Sequence[ChatMessage]) -> None:
         left_out = [message["role"] for message in messages if message["role"] in self._format.left_out]
@@ -276,7 +338,11 @@ class ChatTemplate:
         return None
 
     def _with_replies(
-        self, rendered: str, conversation: list[dict[str, Any]], replies: Sequence[ReplyMessage]
+        self,
+        rendered: str,
+        conversation: list[dict[str, Any]],
+        replies: Sequence[ReplyMessage],
+        variables: Mapping[str, Any],
     ) -> list[int] | None:
         """Returns the token ids of a conversation, replies in their own ids; None if no reply can keep them."""
         if not replies:
@@ -285,7 +351,7 @@ class ChatTemplate:
         masked = list(conversation)
         for reply, word in zip(replies, words, strict=True):
             masked[reply.index] = {**conversation[reply.index], "content": word}
-        segments = split_at(self._render_text(self._format.convert(masked)), words)
+        segments = split_at(self._render_text(self._format.convert(masked), variables), words)
         spans = list(self._replies.find_spans(rendered, segments, replies)) if segments else []
         if not spans:
             return None
@@ -336,12 +402,6 @@ class ChatTemplate:
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Returns each token as the vocabulary spells it; empty for ids that the tokenizer does not know."""
         return [str(token or "") for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
-
-
-def _plain(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Returns the messages as templates take them, without the fields that only this engine uses."""
-    extra = ("token_ids", "unfinished", "shared")
-    return [{key: value for key, value in message.items() if key not in extra} for message in messages]
 
 
 def _num_common(one: Sequence[object], other: Sequence[object]) -> int:

@@ -102,9 +102,9 @@ def count_renders(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     template = engine._core.request_processor._template
     render = template.render
 
-    def counted(messages: Any, previous: Any = None) -> Any:
+    def counted(messages: Any, *others: Any) -> Any:
         rendered.append(len(messages))
-        return render(messages, previous)
+        return render(messages, *others)
 
     monkeypatch.setattr(template, "render", counted)
     return rendered

@@ -1,0 +1,132 @@
+"""What a chat template is given: messages, tools and variables, in the form that templates expect."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat_options import ChatOptions, Tool, ToolCall, ToolChoiceMode
+from engine.errors import InvalidRequestError
+from engine.interface import ChatMessage
+
+_ENGINE_FIELDS = frozenset({"token_ids", "unfinished", "shared", "tool_calls", "reasoning"})
+"""Fields of a message that only this engine reads, or that templates take in another form."""
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_THINKING_VARIABLES = ("enable_thinking", "thinking")
+_RESERVED = frozenset(
+    {
+        *("messages", "conversation", "conversations", "tools", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
+        *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens"),
+    }
+)
+"""Names that ``template_kwargs`` must not replace."""
+
+
+def reasoning_fields(template: str) -> tuple[str, ...]:
+    """Returns the names under which a chat template reads the thinking of earlier replies; empty if it does not."""
+    return tuple(name for name in _REASONING_FIELDS if re.search(rf"[.'\"]{name}\b", template))
+
+
+def template_messages(messages: Sequence[ChatMessage], reasoning_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the messages as templates take them, without the fields that only this engine uses."""
+    names: dict[str, str] = {}  # of the tools, by the call's id
+    plain = []
+    for message in messages:
+        one: dict[str, Any] = {key: value for key, value in message.items() if key not in _ENGINE_FIELDS}
+        if calls := message.get("tool_calls"):
+            names.update((call.id, call.name) for call in calls)
+            one["tool_calls"] = [_call(call) for call in calls]
+        if reasoning := message.get("reasoning"):
+            one.update(dict.fromkeys(reasoning_names, reasoning))
+        if message["role"] == "tool" and "name" not in one and message.get("tool_call_id") in names:
+            one["name"] = names[message["tool_call_id"]]
+        plain.append(one)
+    return plain
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:  # the reply broke off within them
+        arguments = call.arguments
+    return {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": arguments}}
+
+
+def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Returns tools as templates take them, which is OpenAI's form."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": _as_json(tool.parameters) if tool.parameters else {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def _as_json(value: Any) -> Any:
+    """Returns a copy of a JSON value in plain dictionaries and lists, which templates can write as JSON."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(one) for key, one in value.items()}
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def template_variables(options: ChatOptions, template: str) -> dict[str, Any]:
+    """Returns the variables that a request sets, beside messages.
+
+    Thinking and effort are passed to templates that read them; others have no such choice.
+
+    Raises:
+        InvalidRequestError: ``template_kwargs`` replaces what the engine passes.
+    """
+    if reserved := sorted(_RESERVED.intersection(options.template_kwargs)):
+        raise InvalidRequestError(f"chat_template_kwargs cannot set {reserved[0]}. Leave it out.")
+    variables: dict[str, Any] = {}
+    thinking = options.thinking
+    if thinking is None and options.reasoning_effort is not None:
+        thinking = False if options.reasoning_effort == "none" else None
+    if thinking is not None:
+        variables.update((name, thinking) for name in _THINKING_VARIABLES if _reads(template, name))
+    if options.reasoning_effort not in (None, "none") and _reads(template, "reasoning_effort"):
+        variables["reasoning_effort"] = options.reasoning_effort
+    variables.update((key, _as_json(value)) for key, value in options.template_kwargs.items())
+    if options.tools and options.tool_choice is not ToolChoiceMode.NONE:
+        variables["tools"] = template_tools(options.tools)
+    return variables
+
+
+def _reads(template: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", template) is not None
+
+
+def check_tools(options: ChatOptions) -> None:
+    """Validates the tools of a request.
+
+    Raises:
+        InvalidRequestError: a name is malformed or given twice, parameters describe no object, or the choice names a
+            tool that is not offered.
+    """
+    names = [tool.name for tool in options.tools]
+    for tool in options.tools:
+        if not re.fullmatch(r"[A-Za-z0-9_.\-]{1,64}", tool.name):
+            raise InvalidRequestError(
+                f"The tool name {tool.name[:64]!r} is not valid: use 1 to 64 letters, digits, underscores, dots and "
+                "hyphens."
+            )
+        if names.count(tool.name) > 1:
+            raise InvalidRequestError(f"Two tools are named {tool.name}. Give each its own name.")
+        if tool.parameters and tool.parameters.get("type", "object") != "object":
+            raise InvalidRequestError(f"The parameters of the tool {tool.name} must be a JSON Schema of type object.")
+    chosen = options.tool_choice
+    if isinstance(chosen, ToolChoiceMode):
+        if chosen is ToolChoiceMode.REQUIRED and not names:
+            raise InvalidRequestError("tool_choice requires a tool, but no tools are offered.")
+    elif chosen.name not in names:
+        raise InvalidRequestError(f"tool_choice names {chosen.name[:64]!r}, which is not among the tools offered.")
