@@ -10,6 +10,7 @@ from weakref import ReferenceType
 from engine.interface import PreparedPrompt
 from engine.sampling_params import SamplingParams
 from engine.text.chat_template import RenderedPrompt
+from engine.text.reply_formats.notations import Schemas
 from engine.text.reply_formats.parser import ReplyParser
 from engine.text.reply_formats.reply_format import ReplyFormat
 
@@ -23,7 +24,7 @@ class ReplySyntax:
 
     reply_format: ReplyFormat
     is_thinking: bool
-    tools: tuple[str, ...]
+    tools: Schemas
     stop_in_reasoning: bool
 
     def make_parser(self) -> ReplyParser:

@@ -101,9 +101,11 @@ class RequestProcessor:
 
     def _syntax(self, prompt: Sequence[int], options: ChatOptions) -> ReplySyntax | None:
         """Returns how the reply to a rendered conversation is split."""
-        offered = () if options.tool_choice is ToolChoiceMode.NONE else tuple(tool.name for tool in options.tools)
-        reasoning = self._reply_format.reasoning
-        if not options.parse_reply or (reasoning is None and not (offered and self._reply_format.calls)):
+        is_offered = options.tool_choice is not ToolChoiceMode.NONE
+        offered = {tool.name: tool.parameters for tool in options.tools if is_offered}
+        known = self._reply_format
+        splits = known.has_channels or known.reasoning is not None or (known.calls is not None and bool(offered))
+        if not options.parse_reply or not splits:
             return None
         is_thinking = self._ends_in_thinking(prompt)
         return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.text.reply_formats.catalogue import CALLS, FINGERPRINTS, REASONING
+from engine.text.reply_formats.catalogue import CALLS, FINGERPRINTS, HARMONY_NAME, REASONING
 from engine.text.reply_formats.reply_format import ReplyFormat
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ def detect_reply_format(template: str) -> ReplyFormat:
     Args:
         template: the text of the template, empty if there is none.
     """
-    reasoning = next((tags for tags in REASONING.values() if tags.close.strip() in template), None)
+    if "<|channel|>" in template and "<|message|>" in template:
+        return ReplyFormat(has_channels=True)
+    reasoning = next((tags for tags in REASONING.values() if tags.close in template), None)
     calls = next((name for name, markers in FINGERPRINTS if all(marker in template for marker in markers)), None)
     return ReplyFormat(reasoning=reasoning, calls=None if calls is None else CALLS[calls])
 
@@ -28,6 +30,8 @@ def named_reply_format(setting: str) -> ReplyFormat:
     Raises:
         ValueError: a name is not known, or two name the same part.
     """
+    if setting == HARMONY_NAME:
+        return ReplyFormat(has_channels=True)
     reasoning = calls = None
     for name in setting.split("+") if setting != "none" else ():
         if name in REASONING and reasoning is None:
@@ -36,13 +40,15 @@ def named_reply_format(setting: str) -> ReplyFormat:
             calls = CALLS[name]
         else:
             known = ", ".join([*REASONING, *CALLS])
-            raise ValueError(f"{setting!r} is no reply format: use none, or one or two of {known}, joined by +")
+            raise ValueError(
+                f"{setting!r} is no reply format: use none, {HARMONY_NAME}, or one or two of {known}, joined by +"
+            )
     return ReplyFormat(reasoning=reasoning, calls=calls)
 
 
 def special_tokens_of(reply_format: ReplyFormat, tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     """Returns the names of the special tokens that the format is written with, by id. Detokenizers leave out others."""
-    texts = "\n".join(reply_format.markers)
+    texts = "\n".join([*reply_format.markers, *(("[CALL_ID]",) if "[ARGS]" in reply_format.markers else ())])
     return {
         token_id: token.content
         for token_id, token in tokenizer.added_tokens_decoder.items()

@@ -13,6 +13,11 @@ import pytest
 from engine.text.reply_formats.detection import named_reply_format
 from engine.text.reply_formats.parser import ReplyParser
 
+TOOLS = {
+    "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+
 
 class Parsed(NamedTuple):
     text: str
@@ -21,7 +26,7 @@ class Parsed(NamedTuple):
 
 
 def parse(name: str, reply: str, cuts: Iterable[int] = (), *, is_thinking: bool = False) -> Parsed:
-    parser = ReplyParser(named_reply_format(name), is_thinking=is_thinking, tools=["get_weather", "add"])
+    parser = ReplyParser(named_reply_format(name), is_thinking=is_thinking, tools=TOOLS)
     bounds = [0, *cuts, len(reply)]
     parts = [parser.push(reply[a:b]) for a, b in pairwise(bounds)]
     parts.append(parser.finish())
@@ -81,6 +86,93 @@ REPLIES = {
     ),
 }
 
+CITY = 'Köln "x"\nDeutz'
+CALLS = [("get_weather", {"city": CITY, "days": 3}), ("add", {"a": 1})]
+ESCAPED = json.dumps(CITY)
+FAMILIES = {
+    "hermes": (
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": {ESCAPED}, "days": 3}}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    ),
+    "qwen3_coder": (
+        f"<tool_call>\n<function=get_weather>\n<parameter=city>\n{CITY}\n</parameter>\n<parameter=days>\n3\n"
+        "</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    ),
+    "glm45": (
+        f"<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>{CITY}</arg_value>\n<arg_key>days</arg_key>\n"
+        "<arg_value>3</arg_value>\n</tool_call>\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
+        "</tool_call>"
+    ),
+    "deepseek_v31": (
+        f'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{{"city": {ESCAPED}, "days": 3}}'
+        '<｜tool▁call▁end｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    ),
+    "deepseek_v3": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        f'{{"city": {ESCAPED}, "days": 3}}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n'
+        '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    ),
+    "mistral": (
+        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {{"city": {ESCAPED}, "days": 3}}, "id": "abc"}}, '
+        '{"name": "add", "arguments": {"a": 1}}]'
+    ),
+    "mistral ": f'[TOOL_CALLS]get_weather{{"city": {ESCAPED}, "days": 3}}[TOOL_CALLS]add[CALL_ID]x1[ARGS]{{"a": 1}}',
+    "llama3_json": (
+        f'{{"name": "get_weather", "parameters": {{"city": {ESCAPED}, "days": 3}}}}; '
+        '{"name": "add", "parameters": {"a": 1}}'
+    ),
+    "pythonic": f"[get_weather(city={CITY!r}, days=3), add(a=1)]",
+    "functiongemma": (
+        f"<start_function_call>call:get_weather{{city:<escape>{CITY}<escape>,days:3}}<end_function_call>"
+        "<start_function_call>call:add{a:1}<end_function_call>"
+    ),
+    "gemma4": (
+        f'<|tool_call>call:get_weather{{city:<|"|>{CITY}<|"|>,days:3}}<tool_call|>'
+        "<|tool_call>call:add{a:1}<tool_call|>"
+    ),
+    "harmony": (
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        f'{{"city": {ESCAPED}, "days": 3}}<|call|><|start|>assistant to=functions.add<|channel|>commentary json'
+        '<|message|>{"a": 1}'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_format_gives_the_same_calls_wherever_it_is_cut(name: str) -> None:
+    reply = FAMILIES[name]
+    whole = parse(name.strip(), reply)
+    assert [(tool, json.loads(arguments)) for tool, arguments in whole.calls] == CALLS
+    assert whole.text == whole.reasoning == ""
+    for cut in range(len(reply) + 1):
+        assert parse(name.strip(), reply, [cut]) == whole, reply[:cut]
+    assert parse(name.strip(), reply, range(1, len(reply))) == whole
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_reply_that_ends_anywhere_loses_nothing_but_tags(name: str) -> None:
+    reply = FAMILIES[name]
+    for end in range(len(reply)):
+        cut = parse(name.strip(), reply[:end])
+        for (tool, _arguments), (expected, _) in zip(cut.calls, CALLS, strict=False):
+            assert tool == expected
+        if "Köln" in reply[:end]:
+            assert "Köln" in cut.text + "".join(arguments for _, arguments in cut.calls)
+
+
+def test_channels_are_told_apart() -> None:
+    reply = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes <b>."
+    for cut in range(len(reply) + 1):
+        assert parse("harmony", reply, [cut]) == Parsed("Yes <b>.", "Hm.", [])
+    assert parse("harmony", "Just text.") == Parsed("Just text.", "", [])
+
+
+@pytest.mark.parametrize("reply", ['{"name": "Bob", "parameters": {}}', '{"a": 1} is JSON', "{"])
+def test_an_answer_that_is_json_is_no_call(reply: str) -> None:
+    for cut in range(len(reply) + 1):
+        assert parse("llama3_json", reply, [cut]) == Parsed(reply, "", [])
+
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_reply_is_the_same_wherever_it_is_cut(name: str) -> None:
@@ -100,7 +192,7 @@ def test_thinking_that_the_prompt_opened_needs_no_opening_tag() -> None:
 
 
 def test_no_fragment_of_a_tag_is_shown_while_a_reply_is_written() -> None:
-    parser = ReplyParser(named_reply_format("think+hermes"), tools=["get_weather"])
+    parser = ReplyParser(named_reply_format("think+hermes"), tools=TOOLS)
     shown = [parser.push(character) for character in f"<think>x</think>Yes {HERMES}"]
     assert "".join(part.text for part in shown) == "Yes"
     assert "".join(part.reasoning for part in shown) == "x"
