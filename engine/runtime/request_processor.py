@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from weakref import ref
 
-from engine.chat_options import ChatOptions, ToolChoiceMode
+from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
@@ -23,10 +23,12 @@ from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.request import Request
 from engine.settings import EngineSettings
+from engine.structured_output import StructuredOutput, StructureKind
 from engine.text.bad_words import TokenSequenceBan, token_sequences
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
 from engine.text.detokenizer import Detokenizer
 from engine.text.reply_formats.detection import detect_reply_format, named_reply_format, special_tokens_of
+from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
@@ -83,6 +85,12 @@ class RequestProcessor:
         token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
         num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
         resolved = self.resolve(token_ids, params)
+        if (grammar := self._call_grammar(options, rendered.token_ids)) is not None:
+            if resolved.structured is not None:
+                raise InvalidRequestError(
+                    "A reply that must call a tool cannot be held to another form. Leave out tool_choice or the form."
+                )
+            resolved = replace(resolved, structured=grammar)
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
         return RenderedChat(
             messages=tuple(message.copy() for message in messages),
@@ -98,6 +106,38 @@ class RequestProcessor:
             renderer=ref(self),
             options=options,
         )
+
+    def _call_grammar(self, options: ChatOptions, prompt: Sequence[int]) -> StructuredOutput | None:
+        """Returns the grammar of a reply that must call a tool, or whose calls are held to strict tools' schemas.
+
+        Raises:
+            InvalidRequestError: the reply must call a tool, and the model's format cannot be constrained.
+        """
+        chosen = options.tool_choice
+        is_required = chosen is ToolChoiceMode.REQUIRED or isinstance(chosen, NamedTool)
+        is_strict = chosen is ToolChoiceMode.AUTO and any(tool.strict for tool in options.tools)
+        if not is_required and not is_strict:
+            return None
+        if not is_constrainable(self._reply_format):
+            if is_strict:
+                return None
+            raise InvalidRequestError(
+                "Deskmate cannot make this model call a tool: its format of tool calls has no grammar here. Use the "
+                'tool_choice "auto".'
+            )
+        calls = self._reply_format.calls
+        if is_strict and calls is not None and calls.starts_with:
+            return None  # nothing marks where a call begins
+        tools = [tool for tool in options.tools if not isinstance(chosen, NamedTool) or tool.name == chosen.name]
+        grammar = write_grammar(
+            self._reply_format,
+            tools,
+            self._special_tokens,
+            is_thinking=self._ends_in_thinking(prompt),
+            is_required=is_required,
+            is_parallel=options.parallel_tool_calls,
+        )
+        return StructuredOutput(StructureKind.GRAMMAR, grammar)
 
     def _syntax(self, prompt: Sequence[int], options: ChatOptions) -> ReplySyntax | None:
         """Returns how the reply to a rendered conversation is split."""

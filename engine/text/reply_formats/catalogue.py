@@ -29,10 +29,11 @@ _TOOL_CALL = Tags("<tool_call>", "</tool_call>")
 
 CALLS: Mapping[str, CallSyntax] = MappingProxyType(
     {
-        "hermes": CallSyntax(notation=Notation.JSON_OBJECT, tags=_TOOL_CALL),
+        "hermes": CallSyntax(notation=Notation.JSON_OBJECT, tags=_TOOL_CALL, space="\n"),
         "qwen3_coder": CallSyntax(
             notation=Notation.PARAMETERS,
             tags=_TOOL_CALL,
+            space="\n",
             name=Tags("<function=", ">"),
             key=Tags("<parameter=", ">"),
             value=Tags("", "</parameter>"),
@@ -41,6 +42,7 @@ CALLS: Mapping[str, CallSyntax] = MappingProxyType(
         "glm45": CallSyntax(
             notation=Notation.PARAMETERS,
             tags=_TOOL_CALL,
+            space="\n",
             key=Tags("<arg_key>", "</arg_key>"),
             value=Tags("<arg_value>", "</arg_value>"),
         ),
@@ -51,6 +53,7 @@ CALLS: Mapping[str, CallSyntax] = MappingProxyType(
             tags=_DEEPSEEK.tags,
             name=Tags("function<｜tool▁sep｜>", "```json"),
             arguments_close="```",
+            space="\n",
         ),
         "mistral": CallSyntax(notation=Notation.NAMED_JSON, tags=Tags("[TOOL_CALLS]"), name=Tags("", "[ARGS]")),
         "llama3_json": CallSyntax(

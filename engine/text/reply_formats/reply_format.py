@@ -39,6 +39,7 @@ class CallSyntax:
         key: texts around the key of an argument.
         value: texts around its value.
         string: text on both sides of a string, in braces.
+        space: white space that models write between the parts, which a grammar holds them to.
     """
 
     notation: Notation
@@ -51,6 +52,7 @@ class CallSyntax:
     key: Tags = Tags()
     value: Tags = Tags()
     string: str = ""
+    space: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -1,0 +1,186 @@
+"""Writes the grammar that holds a reply to tool calls which the parser reads back, from the format's description.
+
+The grammar is Lark as llguidance reads it: ``suffix`` ends a text at its first occurrence, ``%json`` is a JSON schema,
+``<[5]>`` a special token by its id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.chat_options import Tool
+from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
+
+_ANY_TEXT = "/(?s:.*)/"
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def is_constrainable(reply_format: ReplyFormat) -> bool:
+    """Whether a grammar for the format's tool calls can be written."""
+    calls = reply_format.calls
+    written = (Notation.JSON_OBJECT, Notation.NAMED_JSON, Notation.PARAMETERS)
+    return calls is not None and calls.notation in written
+
+
+def write_grammar(
+    reply_format: ReplyFormat,
+    tools: Sequence[Tool],
+    special_tokens: Mapping[int, str],
+    *,
+    is_thinking: bool,
+    is_required: bool,
+    is_parallel: bool,
+) -> str:
+    """Returns the grammar of a reply that calls tools.
+
+    Args:
+        reply_format: one that :func:`is_constrainable`.
+        tools: those that may be called.
+        special_tokens: names of the special tokens that the format is written with, by id.
+        is_thinking: the prompt ends with thinking that is open.
+        is_required: the reply is nothing but calls, after thinking. Otherwise it is any text, with calls in it or not.
+        is_parallel: there may be several calls.
+    """
+    assert reply_format.calls is not None
+    writer = _Writer(reply_format.calls, {name: token for token, name in special_tokens.items()})
+    thinking = writer.thinking(reply_format, is_thinking=is_thinking)
+    call = writer.call(tools)
+    start = (
+        writer.required(call, is_parallel=is_parallel) if is_required else writer.free(call, is_parallel=is_parallel)
+    )
+    return "\n".join([f"start: {thinking}{start}", *writer.rules])
+
+
+class _Writer:
+    def __init__(self, syntax: CallSyntax, special_tokens: Mapping[str, int]) -> None:
+        self.rules: list[str] = []
+        self._syntax = syntax
+        self._special_tokens = special_tokens
+        self._num_rules = 0
+        self._body = ""  # the rule of what follows a call's opening tag
+
+    def thinking(self, reply_format: ReplyFormat, *, is_thinking: bool) -> str:
+        """Writes the thinking before the answer."""
+        tags = reply_format.reasoning
+        if tags is None:
+            return ""
+        thoughts = f"{self._until(tags.close)} /[ \\n]{{0,4}}/ "
+        return thoughts if is_thinking else f"({self._text(tags.open)} {thoughts})? "
+
+    def required(self, call: str, *, is_parallel: bool) -> str:
+        """Writes a reply of one call, or of several."""
+        syntax = self._syntax
+        opening, between, closing = self._text(syntax.section.open), syntax.space, self._text(syntax.section.close)
+        if self._is_list:
+            opening, between, closing = f"{self._text(syntax.tags.open)} {self._text('[')}", ", ", self._text("]")
+        elif syntax.starts_with:
+            between = "; "
+        more = f"({self._text(between)} {call})*" if is_parallel else ""
+        return f"{opening} {call} {more} {closing}"
+
+    def free(self, call: str, *, is_parallel: bool) -> str:
+        """Writes a reply of text, in which a call is held to its grammar from the opening tag on."""
+        syntax = self._syntax
+        opening = syntax.section.open or syntax.tags.open
+        calls = self.required(call, is_parallel=is_parallel)
+        rest = self._rule(_ANY_TEXT)
+        if opening == syntax.tags.open and not self._is_list:
+            return f"({self._until(opening)} {self._body}){'*' if is_parallel else '?'} {rest}"
+        # The opening tag is what ends the text before the calls.
+        return f"({self._until(opening)} {calls.strip().removeprefix(self._text(opening))})? {rest}"
+
+    def call(self, tools: Sequence[Tool]) -> str:
+        """Writes a call of one of the tools, and returns its rule."""
+        syntax = self._syntax
+        self._body = self._rule(" | ".join(self._tool(tool) for tool in tools))
+        opening = "" if self._is_list or syntax.starts_with else self._text(syntax.tags.open)
+        return self._rule(f"{opening} {self._body}")
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether calls are written as a list of JSON objects: Mistral's older models have no token for arguments."""
+        syntax = self._syntax
+        return (
+            syntax.notation is Notation.NAMED_JSON
+            and not syntax.section.open
+            and (syntax.name.close not in self._special_tokens)
+        )
+
+    def _tool(self, tool: Tool) -> str:
+        """Writes what follows the opening tag of a call of this tool."""
+        syntax = self._syntax
+        schema: dict[str, Any] = {"type": "object", **(tool.parameters or _NO_ARGUMENTS)}
+        closing = "" if syntax.starts_with else self._text(syntax.tags.close)
+        if syntax.notation is Notation.JSON_OBJECT or self._is_list:
+            key = syntax.arguments_key
+            before = self._text(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
+            space = "" if self._is_list or syntax.starts_with else self._text(syntax.space)
+            return self._rule(f"{space} {before} {self._json(schema)} {self._text('}')} {space} {closing}")
+        name = f"{self._text(syntax.name.open)} {self._text(tool.name)}"
+        space = self._text(syntax.space)
+        if syntax.notation is Notation.NAMED_JSON:
+            after = f"{space} {self._text(syntax.arguments_close)} " if syntax.arguments_close else ""
+            middle = f"{space} {self._text(syntax.name.close)} {space}"
+            return self._rule(f"{name} {middle} {self._json(schema)} {after} {closing}")
+        values = " ".join(self._parameters(schema))
+        before = space if syntax.name.open else ""
+        after = f"{self._text(syntax.arguments_close)} {space}" if syntax.arguments_close else ""
+        name = f"{before} {name} {self._text(syntax.name.close)} {space}"
+        return self._rule(f"{name} {values} {after} {closing}")
+
+    def _parameters(self, schema: Mapping[str, Any]) -> list[str]:
+        """Writes the arguments in the order of the schema's properties."""
+        syntax = self._syntax
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        written = []
+        for key, one in schema.get("properties", {}).items():
+            value = one if isinstance(one, Mapping) else {}
+            space = self._text(syntax.space)
+            opening = f"{self._text(syntax.key.open + key + syntax.key.close)} {space} {self._text(syntax.value.open)}"
+            if value.get("type") == "string" and "enum" not in value and "const" not in value:
+                text = self._until(syntax.value.close)
+            else:
+                line_end = "" if syntax.value.open else space
+                text = f"{self._value(value, shared)} {line_end} {self._text(syntax.value.close)}"
+            required = key in schema.get("required", ())
+            written.append(self._rule(f"{opening} {text} {space}") + ("" if required else "?"))
+        return written
+
+    def _value(self, schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+        if schema.get("type") == "string":  # a text without quotes
+            choices = schema.get("enum", [schema.get("const")])
+            return self._rule(" | ".join(self._text(str(choice)) for choice in choices))
+        return self._json({**shared, **schema})
+
+    def _json(self, schema: Mapping[str, Any]) -> str:
+        return self._rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
+
+    def _until(self, text: str) -> str:
+        """Writes any text that ends with the first occurrence of this one."""
+        if text in self._special_tokens:
+            return f"{self._rule(_ANY_TEXT)} {self._text(text)}"
+        self._num_rules += 1
+        name = f"until_{self._num_rules}"
+        self.rules.append(f"{name}[suffix={json.dumps(text, ensure_ascii=False)}]: {_ANY_TEXT}")
+        return name
+
+    def _text(self, text: str) -> str:
+        """Writes a text, special tokens by their ids."""
+        if not text:
+            return ""
+        token = self._special_tokens.get(text)
+        if token is not None:
+            return f"<[{token}]>"
+        for name in self._special_tokens:
+            before, found, after = text.partition(name)
+            if found:
+                return f"{self._text(before)} {self._text(name)} {self._text(after)}".strip()
+        return json.dumps(text, ensure_ascii=False)
+
+    def _rule(self, definition: str) -> str:
+        self._num_rules += 1
+        name = f"rule_{self._num_rules}"
+        self.rules.append(f"{name}: {definition}")
+        return name
