@@ -130,5 +130,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         timings=last.timings,
         index=last.index,
         num_unfinished=last.num_unfinished,
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
         sampled_at=next((delta.sampled_at for delta in deltas if delta.sampled_at is not None), None),
     )

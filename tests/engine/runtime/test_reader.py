@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from engine import Delta, EngineStoppedError, FinishReason
+from engine.outputs import ToolCallDelta
 from engine.runtime.reader import Listener, Reader
 
 
@@ -73,3 +74,17 @@ async def test_what_a_listener_raises_is_its_own_error() -> None:
         await listener.done
     assert not listener.has_ended, "the request goes on, and has to be aborted"
     assert [delta.text for delta in heard] == ["y"]
+
+
+async def test_thinking_and_calls_that_wait_for_a_slow_reader_come_whole() -> None:
+    reader = Reader("r", asyncio.get_running_loop())
+    one, two = ToolCallDelta(0, '{"a"', "id", "add"), ToolCallDelta(0, ": 1}")
+    deltas = [
+        Delta("r", reasoning="h"),
+        Delta("r", reasoning="m"),
+        Delta("r", tool_calls=(one,)),
+        Delta("r", tool_calls=(two,)),
+    ]
+    assert Reader.deliver(reader.loop, [(reader, deltas)])
+    merged = await reader.next()
+    assert (merged.reasoning, merged.tool_calls) == ("hm", (one, two))
