@@ -26,6 +26,7 @@ class ReplySyntax:
     is_thinking: bool
     tools: Schemas
     stop_in_reasoning: bool
+    max_thinking_tokens: int | None = None
 
     def make_parser(self) -> ReplyParser:
         """Makes the parser of one reply."""

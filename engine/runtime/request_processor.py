@@ -30,6 +30,7 @@ from engine.text.detokenizer import Detokenizer
 from engine.text.reply_formats.detection import detect_reply_format, named_reply_format, special_tokens_of
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
+from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
@@ -145,10 +146,12 @@ class RequestProcessor:
         offered = {tool.name: tool.parameters for tool in options.tools if is_offered}
         known = self._reply_format
         splits = known.has_channels or known.reasoning is not None or (known.calls is not None and bool(offered))
+        if (limit := options.max_thinking_tokens) is not None and limit < 0:
+            raise InvalidRequestError(f"max_thinking_tokens must be at least 0 (got {limit}).")
         if not options.parse_reply or not splits:
             return None
         is_thinking = self._ends_in_thinking(prompt)
-        return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning)
+        return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning, limit)
 
     def _render(
         self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None, options: ChatOptions
@@ -293,7 +296,7 @@ class RequestProcessor:
             request_id,
             prompt,
             params,
-            bans=self._bans,
+            bans=lambda request: self._bans(request, partial_reply, syntax),
             make_detokenizer=lambda: self._make_detokenizer(params, partial_reply, syntax),
             max_tokens=min(params.max_tokens or max_reply_tokens, max_reply_tokens),
             stop_token_ids=stop_token_ids,
@@ -326,18 +329,36 @@ class RequestProcessor:
             stop_in_reasoning=syntax.stop_in_reasoning,
         )
 
-    def _bans(self, request: Request) -> list[TokenBan]:
-        """Returns the bans that keep words out of one reply. They follow its text, so each reply needs its own."""
+    def _bans(self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None) -> list[TokenBan]:
+        """Returns the bans of one reply. They follow its text, so each reply needs its own."""
         bans: list[TokenBan] = []
         words = self._word_lists.get(request.params.forbidden_words)
         if words is not None:
-            bans.append(WordBan(words, request.max_tokens, request.stop_token_ids))
+
+            def make_ban(num_before: int) -> TokenBan:
+                return WordBan(words, request.max_tokens - num_before, request.stop_token_ids)
+
+            if syntax is None or syntax.stop_in_reasoning:
+                bans.append(make_ban(0))
+            else:
+                bans.append(AnswerBan(self._thinking_tracker(partial_reply, syntax), make_ban))
         if request.params.bad_words:
             encode = self._template.encode_plain
             sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
             # A tokenizer may have more tokens than its model, which never samples the rest.
             bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
+        if syntax is not None and syntax.max_thinking_tokens is not None and syntax.reply_format.thinking_end:
+            closing = self._template.encode_plain(syntax.reply_format.thinking_end)
+            tracker = self._thinking_tracker(partial_reply, syntax)
+            bans.append(ThinkingBudget(tracker, syntax.max_thinking_tokens, closing, self._vocab_size))
         return bans
+
+    def _thinking_tracker(self, partial_reply: Sequence[int], syntax: ReplySyntax) -> ThinkingTracker:
+        parser = syntax.make_parser()
+        detokenizer = Detokenizer(
+            self._tokenizer, partial_reply=partial_reply, parser=parser, special_tokens=self._special_tokens
+        )
+        return ThinkingTracker(detokenizer, parser)
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ def detect_reply_format(template: str) -> ReplyFormat:
     """
     if "<|channel|>" in template and "<|message|>" in template:
         return ReplyFormat(has_channels=True)
-    reasoning = next((tags for tags in REASONING.values() if tags.close in template), None)
+    reasoning = next((tags for tags in REASONING.values() if tags.close in template or tags.open in template), None)
     calls = next((name for name, markers in FINGERPRINTS if all(marker in template for marker in markers)), None)
     return ReplyFormat(reasoning=reasoning, calls=None if calls is None else CALLS[calls])
 

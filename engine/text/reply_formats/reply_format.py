@@ -76,6 +76,13 @@ class ReplyFormat:
     has_channels: bool = False
 
     @property
+    def thinking_end(self) -> str:
+        """The text that ends thinking and begins the answer; empty if the format knows no thinking."""
+        if self.has_channels:
+            return "<|end|><|start|>assistant<|channel|>final<|message|>"
+        return "" if self.reasoning is None else f"\n{self.reasoning.close}\n\n"
+
+    @property
     def markers(self) -> tuple[str, ...]:
         """The texts that tell the parts of a reply apart."""
         reasoning = () if self.reasoning is None else (self.reasoning.open, self.reasoning.close)
