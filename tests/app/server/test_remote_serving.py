@@ -8,7 +8,7 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from engine import (
     RemoteEngine,
     SamplingParams,
 )
+from testing.fake_engine import Piece, Thought, call_pieces
+from testing.json_events import parse_json_events
 from testing.models import make_model
 from testing.scripted_server import DONE, ScriptedServer, chunk, reply, usage
 from testing.waiting import eventually
@@ -82,6 +84,49 @@ async def test_a_chat_whose_model_is_elsewhere(pair: Pair) -> None:
     assert (await pair.front.get("/ready")).json() == {"status": "ready", "model": "fake"}
     (messages, _params) = pair.back.engine.calls[0]
     assert messages == [{"role": "user", "content": "hi"}]
+
+
+async def test_tools_and_thoughts_pass_through_two_servers(pair: Pair) -> None:
+    function = {"name": "weather", "parameters": {"type": "object"}, "strict": True}
+    called = {
+        "role": "assistant",
+        "reasoning": "Oslo?",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
+    }
+    asked = {
+        "messages": [*HI, called, {"role": "tool", "tool_call_id": "1", "content": "Rain"}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "parallel_tool_calls": False,
+        "enable_thinking": True,
+        "reasoning_effort": "low",
+        "chat_template_kwargs": {"shade": "dark"},
+        "thinking_token_budget": 7,
+        "stop_in_reasoning": True,
+    }
+    script: tuple[Piece, ...] = (
+        Thought("And "),
+        Thought("Rome?"),
+        "I ask. ",
+        *call_pieces("weather", '{"city": ', '"Rome"}'),
+    )
+    direct: list[Any] = []
+    through: list[Any] = []
+    for http, answers in ((pair.back.http, direct), (pair.front, through)):
+        for stream in (False, True):
+            pair.back.engine.say(*script)
+            answer = await http.post("/v1/chat/completions", json={**asked, "stream": stream})
+            assert answer.status_code == 200, answer.text
+            if stream:
+                choices = [event.data["choices"][0] for event in parse_json_events(answer.content)]
+                answers.append([(choice["delta"], choice["finish_reason"]) for choice in choices])
+            else:
+                answers.append([answer.json()["choices"][0]["message"], answer.json()["choices"][0]["finish_reason"]])
+    assert direct == through
+    here, there = pair.back.engine.options[0], pair.back.engine.options[2]
+    kwargs = {**here.template_kwargs, "enable_thinking": True, "thinking": True}
+    assert there == replace(here, template_kwargs=kwargs)
+    assert pair.back.engine.calls[0] == pair.back.engine.calls[2]
 
 
 async def test_only_what_a_model_server_can_and_tells_is_said_of_a_reply(tmp_path: Path) -> None:
