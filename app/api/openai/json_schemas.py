@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from app.api.openai.fields import unsupported
 
-MAX_SCHEMA_BYTES = 256 * 1024
+MAX_SCHEMA_BYTES = 128 * 1024
 """Maximum size of a schema as JSON; larger ones are refused."""
 MAX_SCHEMA_DEPTH = 64
 """Maximum nesting of a schema's objects and lists; deeper ones are refused."""
@@ -39,10 +39,11 @@ def check_object_schema(path: str, schema: object) -> dict[str, Any]:
     check_json_size(path, schema, MAX_SCHEMA_BYTES)
     if schema.get("type", "object") != "object":
         raise unsupported(f"{path}.type", "The field '{param}' must be \"object\": a function's arguments are one.")
+    checked: set[str] = set()
     for place, each in _subschemas(path, schema):
         _check_keywords(place, each)
         if isinstance(each.get("$ref"), str):
-            _check_reference(f"{place}.$ref", each["$ref"], schema)
+            _check_reference(f"{place}.$ref", each["$ref"], schema, checked)
     return schema
 
 
@@ -121,12 +122,19 @@ def _check_keywords(path: str, schema: dict[str, Any]) -> None:
         raise unsupported(f"{path}.$ref", "The field '{param}' must be a string such as \"#/$defs/item\".")
 
 
-def _check_reference(path: str, reference: str, root: dict[str, Any]) -> None:
-    """Follows a chain of references; each must lead to another schema of the same document."""
-    seen = set()
+def _check_reference(path: str, reference: str, root: dict[str, Any], checked: set[str]) -> None:
+    """Follows a chain of references; each must lead to another schema of the same document.
+
+    Args:
+        checked: references that are known to lead to a schema, to which those of this chain are added. Without it, a
+            chain of n references would take n² steps.
+    """
+    seen: set[str] = set()
     target: Any = {"$ref": reference}
     while isinstance(target, dict) and isinstance(target.get("$ref"), str):
         pointer = target["$ref"]
+        if pointer in checked:
+            break
         if pointer in seen:
             raise unsupported(path, "The reference '{param}' only leads back to itself.")
         seen.add(pointer)
@@ -135,6 +143,7 @@ def _check_reference(path: str, reference: str, root: dict[str, Any]) -> None:
             raise unsupported(
                 path, "The reference '{param}' leads to no schema of this document. Write it like \"#/$defs/item\"."
             )
+    checked |= seen
 
 
 def _resolve(pointer: str, root: dict[str, Any]) -> object:

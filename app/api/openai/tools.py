@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import orjson
-from pydantic import Field, PlainValidator, StringConstraints, model_validator
+from pydantic import Field, PlainValidator, StringConstraints, field_validator, model_validator
 
 from app.api.openai.fields import Lenient, NoOp, checked_text, unsupported
 from app.api.openai.json_schemas import check_json_size, check_object_schema
@@ -15,7 +15,7 @@ from engine import NamedTool, Tool, ToolCall, ToolChoice, ToolChoiceMode
 
 MAX_TOOLS = 128
 """Maximum tools of a request, as at OpenAI; more are refused."""
-MAX_TOOLS_BYTES = 1024 * 1024
+MAX_TOOLS_BYTES = 512 * 1024
 """Maximum size of all tools of a request together; larger ones are refused."""
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 """Maximum size of the arguments of one call in the conversation; larger ones are refused."""
@@ -94,6 +94,14 @@ class ToolInput(Lenient):
     )
     parallel_tool_calls: bool | None = Field(None, description="False: the reply calls one tool at most.")
 
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _tools_are_few(cls, tools: Any) -> Any:
+        """Checks the size of all tools at once, and first: to check each takes longer, and delays other requests."""
+        if isinstance(tools, list):
+            check_size_of_tools(tools)
+        return tools
+
     @model_validator(mode="after")
     def _tools_are_coherent(self) -> ToolInput:
         check_tools([tool.function for tool in self.tools or ()], self.tool_choice)
@@ -108,6 +116,24 @@ class ToolInput(Lenient):
         return tuple(tool.function.for_engine() for tool in self.tools or ())
 
 
+def check_size_of_tools(tools: Sequence[Any]) -> None:
+    """Checks the number and the size of a request's tools, as they came.
+
+    Raises:
+        PydanticCustomError: there are too many, or they are too large.
+    """
+    if len(tools) > MAX_TOOLS:
+        raise unsupported("tools", f"'{{param}}' has {len(tools)} tools; the maximum is {MAX_TOOLS}.")
+    try:
+        size = len(json.dumps(tools, ensure_ascii=False).encode(errors="replace"))
+    except RecursionError:
+        return  # the check of the schema says where it is too deep
+    if size > MAX_TOOLS_BYTES:
+        raise unsupported(
+            "tools", f"'{{param}}' has {size} bytes; the maximum is {MAX_TOOLS_BYTES}. Send fewer or smaller tools."
+        )
+
+
 def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | None, path: str = ".function") -> None:
     """Checks the tools of a request together.
 
@@ -115,10 +141,8 @@ def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | No
         path: from a tool to its function's fields.
 
     Raises:
-        PydanticCustomError: there are too many, they are too large, two have the same name, or the choice names none.
+        PydanticCustomError: two have the same name, or the choice names none.
     """
-    if len(functions) > MAX_TOOLS:
-        raise unsupported("tools", f"'{{param}}' has {len(functions)} tools; the maximum is {MAX_TOOLS}.")
     names: set[str] = set()
     for index, function in enumerate(functions):
         if function.name in names:
@@ -127,9 +151,6 @@ def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | No
                 f"The field '{{param}}' repeats the name of another tool, {function.name!a}.",
             )
         names.add(function.name)
-    check_json_size(
-        "tools", [[function.description, function.parameters] for function in functions], MAX_TOOLS_BYTES, max_depth=256
-    )
     if isinstance(choice, NamedTool) and choice.name not in names:
         raise unsupported(
             "tool_choice", f"The parameter '{{param}}' names the tool {choice.name[:64]!a}, which 'tools' lacks."

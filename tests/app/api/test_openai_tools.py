@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from app.api.openai import json_schemas
 from app.api.openai.json_schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH
 from app.api.openai.tools import MAX_ARGUMENTS_BYTES, MAX_TOOLS
 from engine import FinishReason, NamedTool, Tool, ToolCall, ToolChoiceMode
@@ -240,7 +241,7 @@ def nested(depth: int) -> dict[str, Any]:
             "tools[0].function.parameters",
             f"maximum is {MAX_SCHEMA_BYTES}",
         ),
-        ({"tools": [function(str(one), {"title": "x" * 200_000}) for one in range(6)]}, "tools", "maximum is 1048576"),
+        ({"tools": [function(str(one), {"title": "x" * 200_000}) for one in range(6)]}, "tools", "maximum is 524288"),
         ({"tools": [function(description="\ud800")]}, "tools[0].function.description", "surrogate"),
         ({"tools": [function(parameters={"title": "\ud800"})]}, "tools[0].function.parameters", "surrogate"),
         ({"tools": [function(strict="yes")]}, "tools[0].function.strict", "boolean"),
@@ -278,6 +279,28 @@ async def test_a_schema_nested_without_end_is_refused(live: RunningApp, depth: i
     answer = await live.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_chain_of_references_is_followed_once(live: RunningApp) -> None:
+    """To follow each from its start took seconds, in which no other request was served."""
+    end = 3000
+    chain = {
+        "properties": {f"p{number}": {"$ref": f"#/$defs/{number}"} for number in range(end)},
+        "$defs": {**{str(number): {"$ref": f"#/$defs/{number + 1}"} for number in range(end)}, str(end): {}},
+    }
+    resolved = 0
+
+    def counted(pointer: str, root: dict[str, Any], resolve: Any = json_schemas._resolve) -> object:
+        nonlocal resolved
+        resolved += 1
+        return resolve(pointer, root)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_schemas, "_resolve", counted)
+        patched.setattr(json_schemas, "MAX_SCHEMA_BYTES", 10**6)
+        answer = await post(live, tools=[function(parameters=chain)])
+        assert answer.status_code == 200, answer.text
+    assert resolved == end + 1
 
 
 def reply(**call: Any) -> list[Any]:
