@@ -96,6 +96,7 @@ def reset_engine(engine: FakeEngine) -> None:
     engine.scripts.clear()
     engine.calls.clear()
     engine.options.clear()
+    engine.tokenize_options.clear()
     engine.started.clear()
     engine.refuse = None
     engine.ready = True

@@ -25,7 +25,8 @@ class Thoughts:
     """The thinking of a response's choices: counts its tokens, and holds it back where the request asks for that.
 
     Deltas do not say which of their tokens are thinking. Those up to the last one that brings a thought count, which
-    includes the tag that opens the block but not the one that closes it.
+    includes the tag that opens the block but not the one that closes it. Of a delta that also brings a part of the
+    answer, since a slow reader gets several in one, the share by characters counts.
     """
 
     def __init__(self, shown: ShownReasoning) -> None:
@@ -39,7 +40,7 @@ class Thoughts:
         index = delta.index
         answers = bool(delta.text or delta.tool_calls)
         if delta.reasoning:
-            self._tokens[index] += self._silent.pop(index, 0) + delta.num_tokens
+            self._tokens[index] += self._silent.pop(index, 0) + _thinking_tokens(delta)
         elif answers:
             self._silent.pop(index, None)
         elif delta.num_tokens:
@@ -56,6 +57,11 @@ class Thoughts:
     def num_tokens(self) -> int:
         """Tokens of thinking in all choices together."""
         return sum(self._tokens.values())
+
+
+def _thinking_tokens(delta: Delta) -> int:
+    answer = len(delta.text) + sum(len(call.arguments) + len(call.name or "") for call in delta.tool_calls)
+    return round(delta.num_tokens * len(delta.reasoning) / (len(delta.reasoning) + answer))
 
 
 class CallingChoices:

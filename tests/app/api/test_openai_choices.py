@@ -100,6 +100,8 @@ async def test_a_stream_of_several_replies_adds_up_to_the_same() -> None:
         ((delta(0, 1, reasoning="a"), delta(0, 2), delta(0, 3, text="b")), 1),
         # A thought whose end is held back: its tokens count as soon as the rest of it comes.
         ((delta(0, 1, reasoning="a"), delta(0, 2), delta(0, 3, reasoning="b"), delta(0, 4, text="c")), 3),
+        # Several in one, for a slow reader.
+        ((delta(0, 1, 2, 3, 4, reasoning="abcdefghi", text="jkl"), delta(0, 5, text="m")), 3),
         # Interleaved, as some models think between calls.
         ((delta(0, 1, reasoning="a"), delta(0, 2, text="b"), delta(0, 3), delta(0, 4, reasoning="c")), 3),
     ],

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from app.api.openai import json_schemas
 from app.api.openai.json_schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH
 from app.api.openai.tools import MAX_ARGUMENTS_BYTES, MAX_TOOLS
-from engine import FinishReason, NamedTool, Tool, ToolCall, ToolChoiceMode
+from engine import ChatOptions, FinishReason, NamedTool, Tool, ToolCall, ToolChoiceMode
 from testing.fake_engine import call_pieces
 from testing.json_events import parse_json_events
 from tests.app.live_server import RunningApp, live_server, reset_engine
@@ -371,7 +371,8 @@ async def test_a_schema_that_refers_to_itself_on_its_way_is_a_tree(live: Running
 
 
 async def test_tokenize_counts_tools(live: RunningApp) -> None:
-    assert (await live.http.post("/tokenize", json=chat(tools=[function()]))).status_code == 200
+    assert (await live.http.post("/tokenize", json=chat(tools=[function()], enable_thinking=True))).status_code == 200
+    assert live.engine.tokenize_options == [ChatOptions(tools=(Tool("weather", "", CITY),), thinking=True)]
     long = [
         *HELLO,
         {

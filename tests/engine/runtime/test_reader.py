@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from engine import Delta, EngineStoppedError, FinishReason
-from engine.outputs import ToolCallDelta
+from engine import Delta, EngineStoppedError, FinishReason, ToolCallDelta
 from engine.runtime.reader import Listener, Reader
 
 
