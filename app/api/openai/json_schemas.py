@@ -47,14 +47,25 @@ def check_object_schema(path: str, schema: object) -> dict[str, Any]:
     return schema
 
 
-def check_json_size(path: str, value: object, max_bytes: int, max_depth: int = MAX_SCHEMA_DEPTH) -> None:
-    """Checks that a parsed JSON value is valid text of at most ``max_bytes`` and ``max_depth``.
+def check_depth(path: str, value: object) -> None:
+    """Checks that a parsed JSON value is nested at most :data:`MAX_SCHEMA_DEPTH` levels deep.
+
+    Raises:
+        PydanticCustomError: it is deeper.
+    """
+    if _depth_exceeds(value, MAX_SCHEMA_DEPTH):
+        raise unsupported(
+            path, f"The field '{{param}}' is nested more than {MAX_SCHEMA_DEPTH} levels deep. Flatten it."
+        )
+
+
+def check_json_size(path: str, value: object, max_bytes: int) -> None:
+    """Checks that a parsed JSON value is valid text of at most ``max_bytes``, and not too deep.
 
     Raises:
         PydanticCustomError: it is larger, deeper, or holds half of a surrogate pair.
     """
-    if _depth_exceeds(value, max_depth):
-        raise unsupported(path, f"The field '{{param}}' is nested more than {max_depth} levels deep. Flatten it.")
+    check_depth(path, value)
     try:
         size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     except UnicodeEncodeError:

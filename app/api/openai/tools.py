@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field, PlainValidator, StringConstraints, field_validator, model_validator
 
 from app.api.openai.fields import Lenient, NoOp, checked_text, unsupported
-from app.api.openai.json_schemas import check_json_size, check_object_schema
+from app.api.openai.json_schemas import check_depth, check_json_size, check_object_schema
 from engine import NamedTool, Tool, ToolCall, ToolChoice, ToolChoiceMode
 
 MAX_TOOLS = 128
@@ -181,7 +181,7 @@ def _arguments(value: object) -> str:
         raise unsupported("arguments", "The field '{param}' is not valid JSON. Send a JSON object.") from None
     if not isinstance(parsed, dict):
         raise unsupported("arguments", "The field '{param}' must hold a JSON object.")
-    check_json_size("arguments", parsed, MAX_ARGUMENTS_BYTES)
+    check_depth("arguments", parsed)
     return value
 
 
