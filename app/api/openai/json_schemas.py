@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.api.openai.fields import unsupported
@@ -17,11 +17,13 @@ MAX_NAME_LENGTH = 64
 
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 #: Keywords by what they hold.
-_SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS_OF_SCHEMAS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMAS: Final = (
-    *("items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems"),
-    *("not", "if", "then", "else", "contains", "propertyNames"),
+_SCHEMAS_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LISTS_OF_SCHEMAS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMAS: Final = frozenset(
+    {
+        *("items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems"),
+        *("not", "if", "then", "else", "contains", "propertyNames"),
+    }
 )
 
 
@@ -40,10 +42,20 @@ def check_object_schema(path: str, schema: object) -> dict[str, Any]:
     if schema.get("type", "object") != "object":
         raise unsupported(f"{path}.type", "The field '{param}' must be \"object\": a function's arguments are one.")
     checked: set[str] = set()
-    for place, each in _subschemas(path, schema):
-        _check_keywords(place, each)
-        if isinstance(each.get("$ref"), str):
-            _check_reference(f"{place}.$ref", each["$ref"], schema, checked)
+    pending: list[tuple[str, Any]] = [(path, schema)]
+    while pending:  # no recursion: a request may hold ten thousand schemas, and other requests wait meanwhile
+        place, each = pending.pop()
+        if isinstance(each, bool):
+            continue
+        if not isinstance(each, dict):
+            raise unsupported(place, "The field '{param}' must be a JSON schema: an object, true or false.")
+        for keyword, value in each.items():
+            if keyword == "$ref":
+                _check_reference(f"{place}.$ref", value, schema, checked)
+            elif keyword in _VALUES:
+                _VALUES[keyword](f"{place}.{keyword}", value)
+            else:
+                pending += _inner_schemas(place, keyword, value)
     return schema
 
 
@@ -88,58 +100,53 @@ def _depth_exceeds(value: object, limit: int) -> bool:
     return True
 
 
-def _subschemas(path: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the schema and all inside it, with their paths; not ``true`` and ``false``, which hold nothing."""
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, dict):
-        raise unsupported(path, "The field '{param}' must be a JSON schema: an object, true or false.")
-    yield path, schema
-    for keyword in _SCHEMAS_BY_NAME:
-        named = schema.get(keyword, {})
-        if not isinstance(named, dict):
-            raise unsupported(f"{path}.{keyword}", "The field '{param}' must be an object that maps names to schemas.")
-        for name, inner in named.items():
-            yield from _subschemas(f"{path}.{keyword}.{name[:MAX_NAME_LENGTH]}", inner)
-    for keyword in _LISTS_OF_SCHEMAS:
-        if keyword in schema:
-            yield from _listed(f"{path}.{keyword}", schema[keyword])
-    for keyword in _SCHEMAS:
-        inner = schema.get(keyword, True)
-        if keyword == "items" and isinstance(inner, list):  # before draft 2020-12
-            yield from _listed(f"{path}.{keyword}", inner)
-        else:
-            yield from _subschemas(f"{path}.{keyword}", inner)
+def _inner_schemas(path: str, keyword: str, value: object) -> Sequence[tuple[str, Any]]:
+    """Returns the schemas that a keyword holds, with their paths. An unknown keyword holds none."""
+    place = f"{path}.{keyword}"
+    if keyword in _SCHEMAS_BY_NAME:
+        if not isinstance(value, dict):
+            raise unsupported(place, "The field '{param}' must be an object that maps names to schemas.")
+        return [(f"{place}.{name[:MAX_NAME_LENGTH]}", inner) for name, inner in value.items()]
+    if keyword in _LISTS_OF_SCHEMAS or (keyword == "items" and isinstance(value, list)):  # before draft 2020-12
+        if not isinstance(value, list) or not value:
+            raise unsupported(place, "The field '{param}' must be a list of at least one schema.")
+        return [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
+    return [(place, value)] if keyword in _SCHEMAS else ()
 
 
-def _listed(path: str, schemas: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not isinstance(schemas, list) or not schemas:
-        raise unsupported(path, "The field '{param}' must be a list of at least one schema.")
-    for index, inner in enumerate(schemas):
-        yield from _subschemas(f"{path}[{index}]", inner)
-
-
-def _check_keywords(path: str, schema: dict[str, Any]) -> None:
-    kinds = schema.get("type", "object")
-    if not all(isinstance(kind, str) and kind in _TYPES for kind in (kinds if isinstance(kinds, list) else [kinds])):
+def _check_type(path: str, value: object) -> None:
+    kinds = value if isinstance(value, list) else [value]
+    if not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
         allowed = ", ".join(sorted(_TYPES))
-        raise unsupported(f"{path}.type", f"The field '{{param}}' must be one of {allowed}, or a list of these.")
-    required = schema.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise unsupported(f"{path}.required", "The field '{param}' must be a list of property names.")
-    if not isinstance(schema.get("enum", []), list):
-        raise unsupported(f"{path}.enum", "The field '{param}' must be a list of values.")
-    if not isinstance(schema.get("$ref", ""), str):
-        raise unsupported(f"{path}.$ref", "The field '{param}' must be a string such as \"#/$defs/item\".")
+        raise unsupported(path, f"The field '{{param}}' must be one of {allowed}, or a list of these.")
 
 
-def _check_reference(path: str, reference: str, root: dict[str, Any], checked: set[str]) -> None:
+def _check_required(path: str, value: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise unsupported(path, "The field '{param}' must be a list of property names.")
+
+
+def _check_enum(path: str, value: object) -> None:
+    if not isinstance(value, list):
+        raise unsupported(path, "The field '{param}' must be a list of values.")
+
+
+_VALUES: Final[Mapping[str, Callable[[str, object], None]]] = {
+    "type": _check_type,
+    "required": _check_required,
+    "enum": _check_enum,
+}
+
+
+def _check_reference(path: str, reference: object, root: dict[str, Any], checked: set[str]) -> None:
     """Follows a chain of references; each must lead to another schema of the same document.
 
     Args:
         checked: references that are known to lead to a schema, to which those of this chain are added. Without it, a
             chain of n references would take n² steps.
     """
+    if not isinstance(reference, str):
+        raise unsupported(path, "The field '{param}' must be a string such as \"#/$defs/item\".")
     seen: set[str] = set()
     target: Any = {"$ref": reference}
     while isinstance(target, dict) and isinstance(target.get("$ref"), str):

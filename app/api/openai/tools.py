@@ -124,14 +124,16 @@ def check_size_of_tools(tools: Sequence[Any]) -> None:
     """
     if len(tools) > MAX_TOOLS:
         raise unsupported("tools", f"'{{param}}' has {len(tools)} tools; the maximum is {MAX_TOOLS}.")
-    try:
-        size = len(json.dumps(tools, ensure_ascii=False).encode(errors="replace"))
-    except RecursionError:
-        return  # the check of the schema says where it is too deep
-    if size > MAX_TOOLS_BYTES:
-        raise unsupported(
-            "tools", f"'{{param}}' has {size} bytes; the maximum is {MAX_TOOLS_BYTES}. Send fewer or smaller tools."
-        )
+    size = 0
+    for tool in tools:  # one by one, to stop early
+        try:
+            size += len(json.dumps(tool, ensure_ascii=False).encode(errors="replace"))
+        except RecursionError:
+            return  # the check of the schema says where it is too deep
+        if size > MAX_TOOLS_BYTES:
+            raise unsupported(
+                "tools", f"'{{param}}' has more than {MAX_TOOLS_BYTES} bytes. Send fewer or smaller tools."
+            )
 
 
 def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | None, path: str = ".function") -> None:

@@ -241,7 +241,11 @@ def nested(depth: int) -> dict[str, Any]:
             "tools[0].function.parameters",
             f"maximum is {MAX_SCHEMA_BYTES}",
         ),
-        ({"tools": [function(str(one), {"title": "x" * 200_000}) for one in range(6)]}, "tools", "maximum is 524288"),
+        (
+            {"tools": [function(str(one), {"title": "x" * 200_000}) for one in range(6)]},
+            "tools",
+            "more than 524288 bytes",
+        ),
         ({"tools": [function(description="\ud800")]}, "tools[0].function.description", "surrogate"),
         ({"tools": [function(parameters={"title": "\ud800"})]}, "tools[0].function.parameters", "surrogate"),
         ({"tools": [function(strict="yes")]}, "tools[0].function.strict", "boolean"),
