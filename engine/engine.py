@@ -24,6 +24,7 @@ from engine.runtime.supervisor import Supervisor
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 from engine.text.truncation import prepare_truncated
+from engine.text.unenforced_options import refuse_unenforced
 
 if TYPE_CHECKING:  # importing these takes seconds; the supervisor does when it loads a model
     from engine.execution.submission import Submission
@@ -208,6 +209,7 @@ class Engine:
         """Validates, renders and counts a conversation. See :meth:`engine.interface.ChatEngine.prepare`."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
+        refuse_unenforced(options)
         chat = await prepare_truncated(
             lambda kept: _render(request_processor, kept, params, caller, previous, options),
             messages,

@@ -1,0 +1,88 @@
+"""Tools and thinking in ``/v1`` with the real engine: what the model's chat template makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from engine import Engine, EngineSettings
+from testing.models import make_model
+from tests.app.live_server import serve_app
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEMPLATE = (
+    "{% if tools %}Tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% if enable_thinking %} <think></think>{% endif %}{{ shade }}{% endif %}"
+)
+HELLO: list[Any] = [{"role": "user", "content": "hi"}]
+FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    path = make_model(tmp_path_factory.mktemp("models") / "tiny", "qwen3", seed=3)
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    settings = EngineSettings(_env_file=None, model=str(path), dtype="float32", max_model_len=512)
+    async with serve_app(tmp_path_factory.mktemp("data"), Engine(settings), gradio=False) as (_url, _app, http):
+        yield http
+
+
+async def rendered(http: httpx.AsyncClient, **fields: Any) -> str:
+    """The prompt of a request, from its tokens; a reply to it has as many prompt tokens."""
+    body = {"messages": HELLO, **fields}
+    answer = (await http.post("/tokenize", json=body)).json()
+    text: str = (await http.post("/detokenize", json={"tokens": answer["tokens"]})).json()["prompt"]
+    reply = await http.post("/v1/chat/completions", json={**body, "max_tokens": 1})
+    assert reply.json()["usage"]["prompt_tokens"] == answer["count"], reply.text
+    return text
+
+
+async def test_the_template_shows_tools_unless_none_is_to_be_called(http: httpx.AsyncClient) -> None:
+    assert '"name": "weather"' in await rendered(http, tools=TOOLS)
+    assert "weather" not in await rendered(http, tools=TOOLS, tool_choice="none")
+
+
+async def test_the_template_shows_calls_and_results_as_text(http: httpx.AsyncClient) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "Rain"},
+    ]
+    text = await rendered(http, messages=messages)
+    assert '"arguments": {"city": "Oslo"}' in text
+    assert "tool: Rainassistant:" in text
+
+
+async def test_the_template_reads_its_variables(http: httpx.AsyncClient) -> None:
+    assert (await rendered(http)).endswith("assistant:")
+    assert (await rendered(http, enable_thinking=True)).endswith("<think></think>")
+    assert (await rendered(http, chat_template_kwargs={"enable_thinking": True})).endswith("<think></think>")
+    assert (await rendered(http, reasoning_effort="none")).endswith("assistant:")
+    assert (await rendered(http, chat_template_kwargs={"shade": " dark"})).endswith("assistant: dark")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget"),
+    ],
+)
+async def test_what_nothing_enforces_is_refused_by_name(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str
+) -> None:
+    answer = await http.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert answer.json()["error"]["message"].startswith(param)
