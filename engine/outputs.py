@@ -218,6 +218,7 @@ class ModelInfo:
     has_unused_adapter: bool = False  #: the folder also holds a LoRA adapter; adapters are not applied
     can_continue: bool = True  #: a partial reply can be continued
     quantization_reason: str | None = None  #: why the weights have their format, if the engine chose it
+    can_think: bool = False  #: the chat template thinks before the answer, or not, as a request asks
     served_names: tuple[str, ...] = ()  #: listed by ``/v1/models`` instead of ``name``, if there are any
 
 

@@ -26,7 +26,7 @@ HEADER = "// Written by scripts/api_types.py (make docs) from the JSON API's mod
 _PREFIX = "#/components/schemas/"
 _PRIMITIVES = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 #: Fields of the models that clients do not get.
-_INTERNAL = {"TurnText": {"sampled_at"}}
+_INTERNAL = {"TurnText": {"sampled_at"}, "TurnReasoning": {"sampled_at"}}
 
 Schema = Mapping[str, Any]
 

@@ -103,6 +103,8 @@ class MessageDocument(_Part):
         "complete", description="stopped by the user, interrupted by the server's end, or failed with an error."
     )
     content: str = Field(description="The text, verbatim.")
+    reasoning: str | None = Field(None, description="For a reply: what the model thought before it answered.")
+    reasoning_seconds: Measure | None = Field(None, description="How long it thought.")
     created_at: Moment
     turn: TurnDocument | None = Field(None, description="For a reply: how it was generated.")
 

@@ -16,6 +16,7 @@ class PathMessage:
     role: Role
     content: str
     token_ids: tuple[int, ...] = ()  #: of a reply: the sampled tokens; empty if unknown
+    reasoning: str = ""  #: of a reply: what the model thought before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class PastTurn:
     question: str
     reply: str
     token_ids: tuple[int, ...] = ()
+    reasoning: str = ""
 
 
 def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
@@ -43,7 +45,7 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
         if message.role is Role.USER:
             question = message.content
         elif question is not None and message.content.strip():
-            turns.append(PastTurn(question, message.content, message.token_ids))
+            turns.append(PastTurn(question, message.content, message.token_ids, message.reasoning))
             question = None
     return turns
 
@@ -53,20 +55,26 @@ def chat_messages(
 ) -> list[ChatMessage]:
     """The messages for a reply to ``text``, or for the rest of ``partial_reply``.
 
-    After an optional system message, roles alternate and ``text`` comes last, as most templates insist.
+    After an optional system message, roles alternate and ``text`` comes last, as most templates insist. The thinking of
+    past replies goes along: the model's template decides what of it stays.
     """
     messages: list[ChatMessage] = []
     if system_prompt.strip():
         messages.append(ChatMessage(role="system", content=system_prompt))
     for turn in turns:
         messages.append(ChatMessage(role="user", content=turn.question))
-        reply = ChatMessage(role="assistant", content=turn.reply)
-        messages.append({**reply, "token_ids": turn.token_ids} if turn.token_ids else reply)
+        messages.append(_reply(turn.reply, turn.token_ids, turn.reasoning))
     messages.append(ChatMessage(role="user", content=text))
     if partial_reply is not None:
-        messages.append(
-            ChatMessage(
-                role="assistant", content=partial_reply.content, token_ids=partial_reply.token_ids, unfinished=True
-            )
-        )
+        reply = _reply(partial_reply.content, partial_reply.token_ids, partial_reply.reasoning)
+        messages.append({**reply, "unfinished": True})
     return messages
+
+
+def _reply(content: str, token_ids: tuple[int, ...], reasoning: str) -> ChatMessage:
+    reply = ChatMessage(role="assistant", content=content)
+    if token_ids:
+        reply["token_ids"] = token_ids
+    if reasoning:
+        reply["reasoning"] = reasoning
+    return reply

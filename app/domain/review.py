@@ -65,6 +65,7 @@ class ExchangeMessage:
     content: str
     status: MessageStatus
     created_at: datetime
+    reasoning: str = ""  #: what the model thought before it answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,14 @@ class ReplyStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model thought before it answered. Not part of the reply's text."""
+
+    text: str
+    seconds: float  #: how long it took
+
+
+@dataclass(frozen=True, slots=True)
 class MessageView:
     id: str
     conversation_id: str
@@ -63,6 +71,8 @@ class MessageView:
     has_system_prompt: bool = False  #: a system prompt is never left out
     siblings: tuple[str, ...] = ()  #: ids of all versions of this message, itself included, oldest first
     feedback: FeedbackView | None = None  #: the viewing user's own
+    reasoning: str = ""  #: what the model thought before it answered
+    reasoning_seconds: float | None = None  #: how long it thought; None if it did not, or if that is unknown
 
 
 @dataclass(frozen=True, slots=True)

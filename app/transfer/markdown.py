@@ -40,7 +40,7 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
     elif settings.system_prompt.strip():
         yield from _section("System prompt", settings.system_prompt)
     for message in _shown(conversation):
-        yield from _section(_heading(message), message.content)
+        yield from _section(_heading(message), message.content, message.reasoning)
         if message.status in _ENDINGS:
             error = message.turn.error if message.turn is not None else None
             yield ""
@@ -65,10 +65,19 @@ def _heading(message: MessageDocument) -> str:
     return f"Reply{model}, {_time(message.created_at)}"
 
 
-def _section(heading: str, text: str) -> Iterator[str]:
+def _section(heading: str, text: str, reasoning: str | None = None) -> Iterator[str]:
     yield ""
     yield f"## {heading}"
     yield ""
+    if reasoning:
+        # A block of HTML ends at a blank line, so that what follows is Markdown again.
+        yield "<details><summary>Thinking</summary>"
+        yield ""
+        for line in _LINE_END.split(reasoning):
+            yield f"> {line}"
+        yield ""
+        yield "</details>"
+        yield ""
     for line in _LINE_END.split(text):
         yield f"> {line}"
 

@@ -119,14 +119,16 @@ def iter_conversations(
 def _require_size(conversation: ConversationDocument, max_message_bytes: int) -> None:
     total = 0
     for index, message in enumerate(conversation.messages):
-        size = len(message.content.encode())
-        if size > max_message_bytes:
-            raise BrokenConversation(
-                f"messages[{index}].content",
-                f"the text takes {mebibytes(size)}, and {mebibytes(max_message_bytes)} is the most for one message: "
-                "shorten it, or ask an admin to raise APP_MAX_MESSAGE_CHARS",
-            )
-        total += size + MESSAGE_BYTES
+        total += MESSAGE_BYTES
+        for field, text in (("content", message.content), ("reasoning", message.reasoning or "")):
+            size = len(text.encode())
+            if size > max_message_bytes:
+                raise BrokenConversation(
+                    f"messages[{index}].{field}",
+                    f"the text takes {mebibytes(size)}, and {mebibytes(max_message_bytes)} is the most for one "
+                    "message: shorten it, or ask an admin to raise APP_MAX_MESSAGE_CHARS",
+                )
+            total += size
         if message.turn is not None:
             total += len(message.turn.params.system_prompt.encode())
     if total > MAX_CONVERSATION_BYTES:

@@ -1,6 +1,7 @@
 """Events that a reader of a reply in flight receives.
 
-Offsets count characters of the reply and are opaque to clients, which send them back unchanged.
+Offsets count characters, of the text and of the thinking apart, and are opaque to clients, which send them back
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,18 @@ class TurnText:
     text: str
     offset: int  #: the reader's offset after ``text``
     #: ``time.monotonic`` when its oldest token was sampled; None if unknown or if the text is older than the reader
+    sampled_at: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReasoning:
+    """What the model has thought since this reader's reasoning offset."""
+
+    text: str  #: empty if there is only the news that the thinking has ended
+    offset: int  #: the reader's reasoning offset after ``text``
+    seconds: float | None  #: how long the model has thought so far; None if unknown
+    ended: bool  #: what comes next is the answer, or the end
+    #: as in :class:`TurnText`
     sampled_at: float | None = field(default=None, compare=False)
 
 
@@ -44,9 +57,11 @@ class TurnEnd:
     error: str | None
     message_id: str
     offset: int  #: length of the saved reply; less than a reader's offset if a crash lost the last text
+    reasoning_offset: int = 0  #: the same of its thinking
+    reasoning_seconds: float | None = None  #: how long the model thought; None if it did not
 
 
-TurnEvent = TurnText | TurnProgress | TurnNotice | TurnEnd
+TurnEvent = TurnText | TurnReasoning | TurnProgress | TurnNotice | TurnEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from app.turns.buffer import ReplyBuffer
 from app.turns.engine_errors import as_failed_reply
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measurements import ReplyMeasure, ending_of, stats_from
+from app.turns.stored_replies import end_of
 from engine import (
     ChatEngine,
     Delta,
@@ -85,7 +86,7 @@ class LiveTurn:
         self.buffer = ReplyBuffer()
         self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
-            self.buffer.append(partial_reply.text)
+            self.buffer.restore(partial_reply.text, partial_reply.reasoning)
         self._engine = engine
         self._records = records
         self._notifications = notifications
@@ -99,6 +100,7 @@ class LiveTurn:
         self._deleted = False  # in this process
         self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
         self._saved_chars = len(self.buffer)
+        self._saved_reasoning_chars = self.buffer.reasoning_chars
         self._renewed_at = time.monotonic()  # when the lease was renewed last
         self._failing = False  # the last write failed
         self._saved_or_failed = asyncio.Event()
@@ -143,7 +145,11 @@ class LiveTurn:
         if delta.progress is not None:
             self.buffer.set_progress(TurnProgress(delta.progress.processed, delta.progress.total))
         self._token_ids += delta.token_ids
-        self.buffer.append(clean_text(delta.text), delta.sampled_at)
+        if delta.reasoning:
+            self.buffer.append_reasoning(clean_text(delta.reasoning), delta.sampled_at)
+        if delta.text:
+            # Of a delta that holds both, the tokens' times are those of the thinking.
+            self.buffer.append(clean_text(delta.text), None if delta.reasoning else delta.sampled_at)
         # An error delta precedes an exception, which ends the stream.
         if delta.finish_reason not in (None, FinishReason.ERROR):
             self._final_delta = delta
@@ -166,8 +172,7 @@ class LiveTurn:
             generation.cancel()
             if tokens is not None:
                 tokens.cancel()
-            unsaved = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
-            self.buffer.close(end or unsaved)
+            self.buffer.close(end or self._cut_off(NOT_SAVED))
             self._saved_or_failed.set()
 
     async def _checkpoint_until_done(self, work: asyncio.Task[Any], stop_requested: asyncio.Event) -> None:
@@ -185,7 +190,8 @@ class LiveTurn:
 
     async def _checkpoint(self, *, force: bool) -> None:
         now = time.monotonic()
-        grown = len(self.buffer) != self._saved_chars
+        thought = self.buffer.reasoning_chars != self._saved_reasoning_chars
+        grown = thought or len(self.buffer) != self._saved_chars
         # Without new text, renew only the lease, and only when it is due before the next tick.
         if (
             not (grown or force or self._failing)
@@ -193,8 +199,9 @@ class LiveTurn:
         ):
             return
         text = self.buffer.text if grown else None
+        reasoning = self.buffer.reasoning if thought else None
         try:
-            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
+            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text, reasoning)
         except StorageUnavailable:
             self._notify_not_saved()
             return
@@ -206,6 +213,8 @@ class LiveTurn:
         self._renewed_at = now
         if text is not None:
             self._saved_chars = len(text)
+        if reasoning is not None:
+            self._saved_reasoning_chars = len(reasoning.text)
         self._notify_saved()
         if status is LeaseStatus.STOP_REQUESTED:
             self.stop(MessageStatus.STOPPED)
@@ -241,8 +250,20 @@ class LiveTurn:
             "turn %s was interrupted by another process: this one did not renew its lease in time", record.turn_id
         )
         if record.status is MessageStatus.STREAMING:  # the user resumed it in another process
-            return TurnEnd(MessageStatus.INTERRUPTED, None, SWEPT, record.message_id, self._saved_chars)
-        return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+            return self._cut_off(SWEPT)
+        return end_of(record)
+
+    def _cut_off(self, error: str) -> TurnEnd:
+        """The end of a reply of which only the last checkpoint is saved."""
+        return TurnEnd(
+            MessageStatus.INTERRUPTED,
+            None,
+            error,
+            self.ref.message_id,
+            offset=self._saved_chars,
+            reasoning_offset=self._saved_reasoning_chars,
+            reasoning_seconds=self.buffer.reasoning_seconds if self._saved_reasoning_chars else None,
+        )
 
     async def _reply_tokens(self, text: str) -> tuple[int, ...]:
         """The reply's token ids, for the next turn's prompt; empty if the engine cannot tell them."""
@@ -257,7 +278,10 @@ class LiveTurn:
             return ()
 
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
-        text = self.buffer.text
+        self.buffer.end_thinking()
+        return replace(self._outcome_of(generation, self.buffer.text), reasoning=self.buffer.reasoning)
+
+    def _outcome_of(self, generation: asyncio.Task[None], text: str) -> TurnOutcome:
         last = self._final_delta
         if last is not None and last.finish_reason in _ENDS:
             # Nothing after the end changes the outcome, such as a stop request that came too late.
@@ -287,6 +311,8 @@ class LiveTurn:
             error=outcome.error,
             message_id=self.ref.message_id,
             offset=len(outcome.text),
+            reasoning_offset=len(outcome.reasoning.text) if outcome.reasoning else 0,
+            reasoning_seconds=outcome.reasoning.seconds if outcome.reasoning else None,
         )
 
     def _notify_not_saved(self) -> None:

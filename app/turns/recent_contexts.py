@@ -57,7 +57,7 @@ class RecentContexts:
     def keep(self, user_id: str, conversation_id: str, context: TurnContext, prompt: PreparedPrompt) -> None:
         """Caches the conversation's latest context, and the prompt of the reply that it ends with."""
         self.forget(user_id, conversation_id)
-        num_chars = sum(len(message.content) for message in context.path)
+        num_chars = sum(len(message.content) + len(message.reasoning) for message in context.path)
         # Not in the path, and often most of a prompt.
         num_chars += sum(len(message["content"]) for message in prompt.messages if message["role"] == "system")
         self._kept[user_id, conversation_id] = _Entry(context if self._is_alone else None, prompt, num_chars)

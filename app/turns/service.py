@@ -13,7 +13,7 @@ from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
-from app.domain.views import MessageStatus, Role
+from app.domain.views import MessageStatus, Reasoning, Role
 from app.errors import Conflict, EngineUnavailable
 from app.settings import AppSettings
 from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
@@ -182,8 +182,10 @@ class Turns:
 
         return await self._start(user_id, None, settings, lambda: self._turn_requests.resume(user_id, message_id))
 
-    async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
-        """Follows a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
+    async def events(
+        self, user_id: str, turn_id: str, offset: int = 0, reasoning_offset: int = 0
+    ) -> AsyncIterator[TurnEvent]:
+        """Follows a reply from the offsets on; :class:`TurnEnd` comes last. Works for finished turns too.
 
         A slow reader gets all new text in one piece with its next event.
 
@@ -191,16 +193,21 @@ class Turns:
             NotFound: on the first ``anext``, if the turn is missing or another user's.
         """
         live = self._live_of(user_id, turn_id)
-        events = live.buffer.follow(offset) if live is not None else self._stored.events(user_id, turn_id, offset)
+        if live is not None:
+            events = live.buffer.follow(offset, reasoning_offset)
+        else:
+            events = self._stored.events(user_id, turn_id, offset, reasoning_offset)
         async for event in events:
             yield event
 
-    def reader(self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback) -> TurnReader:
+    def reader(
+        self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback, reasoning_offset: int = 0
+    ) -> TurnReader:
         """As :meth:`events`, for a caller that reads many replies at once: it takes whenever ``changed`` is called."""
         live = self._live_of(user_id, turn_id)
         if live is not None:
-            return live.buffer.reader(offset, changed)
-        return PrefetchingReader(self._stored.events(user_id, turn_id, offset), changed)
+            return live.buffer.reader(offset, changed, reasoning_offset)
+        return PrefetchingReader(self._stored.events(user_id, turn_id, offset, reasoning_offset), changed)
 
     async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
         """The current state of the turn.
@@ -328,7 +335,9 @@ class Turns:
             context,
             turn_request.text,
             params,
-            PathMessage(Role.ASSISTANT, partial_reply.text, partial_reply.token_ids) if partial_reply else None,
+            _path_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning)
+            if partial_reply
+            else None,
             caller=caller,
             shares_system_prompt=used.has_shared_system_prompt,
             previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
@@ -364,6 +373,7 @@ class Turns:
             parent_is_tip=turn_request.follows_tip,
             text=turn_request.text if turn_request.message_id is None else None,
             partial_reply_text=partial_reply.text if partial_reply else None,
+            partial_reply_reasoning=partial_reply.reasoning.text if partial_reply and partial_reply.reasoning else "",
             settings=used,
             save_settings=settings is not None,
             model=ref.model or "",
@@ -401,7 +411,7 @@ class Turns:
         """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
-        reply = PathMessage(Role.ASSISTANT, live.saved.text, live.saved.token_ids)
+        reply = _path_message(live.saved.text, live.saved.token_ids, live.saved.reasoning)
         after = TurnContext(
             parent_id=live.ref.message_id,
             path=(*context.path, PathMessage(Role.USER, text), reply),
@@ -436,3 +446,7 @@ class Turns:
 
     def _live_in(self, conversation_id: str) -> list[LiveTurn]:
         return [live for live in self._live.values() if live.ref.conversation_id == conversation_id]
+
+
+def _path_message(text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None) -> PathMessage:
+    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "")

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from app.domain.views import MessageStatus
 from app.errors import EngineUnavailable, NotFound
-from app.store.chat.turn_records import TurnRecords
+from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.store.db.notifications import Channel, Notifications
-from app.turns.events import TurnEnd, TurnEvent, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnText
 
 STOP_SECONDS = 10.0  # for another process to stop its reply
 
@@ -32,20 +32,29 @@ class StoredTurns:
         self._notifications = notifications
         self._poll_seconds = poll_seconds
 
-    async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncGenerator[TurnEvent]:
-        """Yields the reply from ``offset`` on, then its end.
+    async def events(
+        self, user_id: str, turn_id: str, offset: int, reasoning_offset: int = 0
+    ) -> AsyncGenerator[TurnEvent]:
+        """Yields the reply from the offsets on, then its end.
 
         Raises:
             NotFound: the turn is missing or another user's.
         """
+        told_end = False  # of the thinking
         with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
             while True:
                 record = await self._records.get(user_id, turn_id)
+                length = len(record.reasoning)
+                ended = bool(record.text) or record.status is not MessageStatus.STREAMING
+                if length > reasoning_offset or (ended and not told_end and length):
+                    seconds = record.reasoning_seconds
+                    yield TurnReasoning(record.reasoning[reasoning_offset:], length, seconds, ended)
+                    reasoning_offset, told_end = max(reasoning_offset, length), ended
                 if len(record.text) > offset:
                     yield TurnText(record.text[offset:], len(record.text))
                     offset = len(record.text)
                 if record.status is not MessageStatus.STREAMING:
-                    yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+                    yield end_of(record)
                     return
                 await self._next_look(changed)
 
@@ -74,3 +83,16 @@ class StoredTurns:
         with suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), self._poll_seconds)
         changed.clear()
+
+
+def end_of(record: TurnRecord) -> TurnEnd:
+    """The end of a reply that has ended."""
+    return TurnEnd(
+        record.status,
+        record.stats,
+        record.error,
+        record.message_id,
+        offset=len(record.text),
+        reasoning_offset=len(record.reasoning),
+        reasoning_seconds=record.reasoning_seconds,
+    )

@@ -9,12 +9,22 @@ from app.domain.text import as_title
 from app.errors import AppError
 from app.store.chat.conversations import Conversations
 from app.turns.admission import caller_of
-from engine import BACKGROUND_PRIORITY, Caller, ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
+from engine import (
+    BACKGROUND_PRIORITY,
+    Caller,
+    ChatEngine,
+    ChatMessage,
+    ChatOptions,
+    EngineError,
+    FinishReason,
+    SamplingParams,
+)
 
 _log = logging.getLogger(__name__)
 
 READ_CHARS = 2000  # of the message and of the reply each; a title needs no more
 _PARAMS = SamplingParams(temperature=0.0, max_tokens=24)
+_OPTIONS = ChatOptions(thinking=False)
 _DEADLINE_SECONDS = 120.0
 _REQUEST = """Write a title of two to six words for the conversation below, in its own language.
 Answer with the title alone, without quotation marks.
@@ -62,7 +72,12 @@ class Titles:
         text, ended = "", False
         messages = [ChatMessage(role="user", content=request)]
         async for delta in self._engine.chat(
-            messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=BACKGROUND_PRIORITY, caller=caller
+            messages,
+            _PARAMS,
+            deadline=_DEADLINE_SECONDS,
+            priority=BACKGROUND_PRIORITY,
+            caller=caller,
+            options=_OPTIONS if self._engine.info.can_think else None,
         ):
             text += delta.text
             ended = ended or delta.finish_reason is FinishReason.STOP

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.api.request_middleware import HttpMetrics
 from app.api.sse import sse_event
 from app.errors import InvalidInput, NotFound, StorageUnavailable
-from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnReasoning, TurnText
 from app.turns.readers import ChangeCallback, TurnReader
 from app.turns.service import Turns
 
@@ -30,11 +30,33 @@ longest, the two do not add up, since the interval counts from the last event: 6
 with or without this, 1.5 ms after the delivery."""
 
 
+class Position(NamedTuple):
+    """A client's read position in a turn: written ``12``, or ``12.340`` with 340 characters of thinking read."""
+
+    offset: int  #: of the text
+    reasoning_offset: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Parses a position as sent in an event's id. Raises ``InvalidInput``."""
+        offset, dot, reasoning_offset = text.partition(".")
+        if not (_is_offset(offset) and (not dot or _is_offset(reasoning_offset))):
+            raise InvalidInput(f"'{text[:80]}' is not an offset. Send the offset of an event, or 0.")
+        return cls(int(offset), int(reasoning_offset or 0))
+
+    def __str__(self) -> str:
+        return f"{self.offset}.{self.reasoning_offset}" if self.reasoning_offset else str(self.offset)
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 15
+
+
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A client's read position in each turn it follows: turn id → offset."""
+    """A client's read position in each turn it follows, by turn id."""
 
-    offsets: Mapping[str, int]
+    offsets: Mapping[str, Position]
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Positions:
@@ -43,22 +65,15 @@ class Positions:
         Raises:
             InvalidInput: an item is malformed, or there are more than :data:`MAX_TURNS_PER_STREAM`.
         """
-        offsets: dict[str, int] = {}
+        offsets: dict[str, Position] = {}
         for text in texts:
             turn_id, colon, offset = text.rpartition(":")
             if not colon or not turn_id:
                 raise InvalidInput(f"'{text[:80]}' is not a turn and an offset, such as 0198c...:0.")
-            offsets[turn_id] = cls.parse_offset(offset)
+            offsets[turn_id] = Position.parse(offset)
         if len(offsets) > MAX_TURNS_PER_STREAM:
             raise InvalidInput(f"A stream can follow at most {MAX_TURNS_PER_STREAM} turns (got {len(offsets)}).")
         return cls(offsets)
-
-    @staticmethod
-    def parse_offset(text: str) -> int:
-        """Parses an offset as sent in an event's id. Raises ``InvalidInput``."""
-        if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-            raise InvalidInput(f"'{text[:80]}' is not an offset. Send the offset of an event, or 0.")
-        return int(text)
 
     def advanced_to(self, seen: Positions) -> Positions:
         """Returns the same turns with the offsets of ``seen`` where it has them."""
@@ -72,9 +87,9 @@ ReaderFactory = Callable[[ChangeCallback], TurnReader]
 """Opens a turn's reader, with the callback to call when the turn has new events."""
 
 
-def reader_factory(turns: Turns, user_id: str, turn_id: str, offset: int) -> ReaderFactory:
-    """Returns a factory of readers of the turn, from ``offset`` on."""
-    return lambda changed: turns.reader(user_id, turn_id, offset, changed)
+def reader_factory(turns: Turns, user_id: str, turn_id: str, position: Position) -> ReaderFactory:
+    """Returns a factory of readers of the turn, from ``position`` on."""
+    return lambda changed: turns.reader(user_id, turn_id, position.offset, changed, position.reasoning_offset)
 
 
 class TurnStream:
@@ -84,7 +99,7 @@ class TurnStream:
 
     Args:
         names_turns: each event names its turn, and its id holds the positions of all turns; otherwise the id is the
-            offset of the only turn.
+            position in the only turn.
         stays_open: the stream stays open for turns to be added when all its turns have ended.
     """
 
@@ -95,13 +110,13 @@ class TurnStream:
         self._coalescer = _Coalescer()
         self._to_open: dict[str, ReaderFactory] = {}
         self._readers: dict[str, TurnReader] = {}
-        self._reached: dict[str, int] = {}
+        self._reached: dict[str, Position] = {}
 
-    def add(self, turn_id: str, offset: int, open_reader: ReaderFactory) -> bool:
+    def add(self, turn_id: str, position: Position, open_reader: ReaderFactory) -> bool:
         """Adds a turn. Returns False if there are too many, or the turn is in the stream already."""
         if len(self._readers) + len(self._to_open) >= MAX_TURNS_PER_STREAM or turn_id in self._reached:
             return False
-        self._reached[turn_id] = offset
+        self._reached[turn_id] = position
         self._to_open[turn_id] = open_reader
         self._coalescer.changed(True)
         return True
@@ -149,9 +164,12 @@ class TurnStream:
         pieces = []
         for event in events:
             name, data = _name_and_data(event)
-            self._reached[turn_id] = data.get("offset", self._reached[turn_id])
+            if isinstance(event, TurnText | TurnEnd):
+                self._reached[turn_id] = self._reached[turn_id]._replace(offset=event.offset)
+            elif isinstance(event, TurnReasoning):
+                self._reached[turn_id] = self._reached[turn_id]._replace(reasoning_offset=event.offset)
             pieces.append(self._encode(turn_id, name, data))
-            if isinstance(event, TurnText) and event.sampled_at is not None:
+            if isinstance(event, TurnText | TurnReasoning) and event.sampled_at is not None:
                 sampled_at.append(event.sampled_at)
         return pieces
 
@@ -238,6 +256,9 @@ def _name_and_data(event: TurnEvent) -> tuple[str, dict[str, Any]]:
     match event:
         case TurnText():
             return "text", {"text": event.text, "offset": event.offset}
+        case TurnReasoning():
+            seconds = None if event.seconds is None else round(event.seconds, 1)
+            return "reasoning", {"text": event.text, "offset": event.offset, "seconds": seconds, "ended": event.ended}
         case TurnProgress():
             return "progress", _fields(event)
         case TurnNotice():

@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.chat.turn_events import Positions, TurnStream, reader_factory
+from app.api.chat.turn_events import Position, Positions, TurnStream, reader_factory
 from app.api.deps import Closing, Metrics, OpenStreamsDep, ServicesDep, UserId
 from app.api.sse import EventStream
 from app.domain.chat_settings import ChatSettings
@@ -21,6 +21,9 @@ router = APIRouter(prefix="/api", tags=["turns"])
 
 StreamId = Annotated[str, Field(min_length=1, max_length=100)]
 LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; overrides the offset.")]
+
+
+START = Position(0)
 
 
 class StartTurn(BaseModel):
@@ -66,7 +69,8 @@ async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, op
     """Saves a message and starts its reply. With the response 201, the message is on disk."""
     turns, ref = await begin_turn(services, user_id, turn)
     stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
-    in_stream = stream is not None and stream.add(ref.turn_id, 0, reader_factory(turns, user_id, ref.turn_id, 0))
+    reader = reader_factory(turns, user_id, ref.turn_id, START)
+    in_stream = stream is not None and stream.add(ref.turn_id, START, reader)
     # Encoded here: FastAPI would validate the model once more.
     started = StartedTurn(**asdict(ref), in_stream=in_stream)
     return Response(orjson.dumps(started), status_code=201, media_type="application/json")
@@ -107,10 +111,11 @@ async def turn_events(
     closing: Closing,
     metrics: Metrics,
     offset: Annotated[int, Query(ge=0, description="Offset of the text that the client has; 0 for the start.")] = 0,
+    reasoning_offset: Annotated[int, Query(ge=0, description="The same of its thinking.")] = 0,
     last_event_id: LastEventId = None,
 ) -> EventStream:
     """Streams one reply as server-sent events from any offset, also after it has ended."""
-    start = Positions.parse_offset(last_event_id) if last_event_id else offset
+    start = Position.parse(last_event_id) if last_event_id else Position(offset, reasoning_offset)
     turns = (await services.chats_with(turn_id)).turns
     await turns.snapshot(user_id, turn_id)  # raises NotFound before the stream starts if it is not this user's
     stream = TurnStream(metrics, names_turns=False)
@@ -125,7 +130,10 @@ async def many_turn_events(
     closing: Closing,
     metrics: Metrics,
     open_streams: OpenStreamsDep,
-    turn: Annotated[list[str] | None, Query(description="turn_id:offset, once per reply to stream.")] = None,
+    turn: Annotated[
+        list[str] | None,
+        Query(description="turn_id:offset, or turn_id:offset.reasoning_offset, once per reply to stream."),
+    ] = None,
     stream_id: Annotated[
         StreamId | None,
         Query(
@@ -144,8 +152,8 @@ async def many_turn_events(
     else:
         raise InvalidInput("There is nothing to stream. Name turns (turn=ID:OFFSET), or a stream_id for those to come.")
     stream = TurnStream(metrics, stays_open=stream_id is not None)
-    for turn_id, offset in positions.offsets.items():
+    for turn_id, position in positions.offsets.items():
         turns = (await services.chats_with(turn_id)).turns
-        stream.add(turn_id, offset, reader_factory(turns, user_id, turn_id, offset))
+        stream.add(turn_id, position, reader_factory(turns, user_id, turn_id, position))
     while_open = open_streams.register(user_id, stream_id, stream) if stream_id is not None else None
     return EventStream(stream.events(while_open), closing=closing)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
 
-from app.domain.views import MessageStatus, ReplyStats
+from app.domain.views import MessageStatus, Reasoning, ReplyStats
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel
@@ -43,6 +43,7 @@ class TurnOutcome:
     stats: ReplyStats | None = None
     error: str | None = None
     token_ids: tuple[int, ...] = ()  #: of the text; empty if unknown
+    reasoning: Reasoning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class ReplyWrite:
     turn_id: str
     text: str | None = None  #: the text so far; None renews the lease only
     outcome: TurnOutcome | None = None  #: set if the reply has ended
+    reasoning: Reasoning | None = None  #: the thinking so far; None leaves it as it is
 
 
 class ReplyWriter:
@@ -146,7 +148,7 @@ class ReplyWriter:
             if write.text is None:
                 return turn, {}
             turn["checkpoint_offset"] = len(write.text)
-            return turn, {"content": write.text, "status": MessageStatus.STREAMING}
+            return turn, {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
         ended = datetime.now(UTC)
         turn = {
             "status": outcome.status,
@@ -157,7 +159,13 @@ class ReplyWriter:
         }
         if outcome.stats is not None:
             turn |= asdict(outcome.stats)
-        return turn, {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+        message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+        return turn, message | _reasoning(outcome.reasoning)
+
+
+def _reasoning(reasoning: Reasoning | None) -> dict[str, Any]:
+    """The column values of a reply's thinking; none, where it stays as it is."""
+    return {} if reasoning is None else {"reasoning": reasoning.text, "reasoning_seconds": reasoning.seconds}
 
 
 _TURN = table_of(Turn)

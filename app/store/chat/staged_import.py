@@ -100,7 +100,7 @@ def _batches(conversations: Iterable[ConversationDocument]) -> Iterator[list[Con
     for conversation in conversations:
         batch.append(conversation)
         rows += 1 + len(conversation.messages)
-        chars += sum(len(message.content) for message in conversation.messages)
+        chars += sum(len(message.content) + len(message.reasoning or "") for message in conversation.messages)
         if rows >= ROWS_PER_BATCH or chars >= CHARS_PER_BATCH:
             yield batch
             batch, rows, chars = [], 0, 0
@@ -116,7 +116,11 @@ def _staged(user_id: str, conversation: ConversationDocument) -> StagedConversat
         id=conversation.id,
         origins=(conversation.imported_from, own) if conversation.imported_from else (own,),
         row_ids=(conversation.id, *(message.id for message in messages), *turns),
-        size=CONVERSATION_BYTES + sum(MESSAGE_BYTES + len(message.content.encode()) for message in messages),
+        size=CONVERSATION_BYTES
+        + sum(
+            MESSAGE_BYTES + len(message.content.encode()) + len((message.reasoning or "").encode())
+            for message in messages
+        ),
         rows=tuple(_rows(user_id, conversation)),
     )
 
@@ -152,6 +156,8 @@ def _rows(user_id: str, conversation: ConversationDocument) -> Iterator[Row]:
                 "role": message.role,
                 "status": message.status,
                 "content": message.content,
+                "reasoning": message.reasoning,
+                "reasoning_seconds": message.reasoning_seconds,
                 "position": position,
                 "created_at": message.created_at,
             },

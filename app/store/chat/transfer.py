@@ -168,6 +168,8 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
         role=Role(message.role),
         status=_ended(message.status, MessageStatus.STREAMING),
         content=message.content,
+        reasoning=message.reasoning or None,
+        reasoning_seconds=message.reasoning_seconds,
         created_at=message.created_at,
         turn=_turn_document(turn) if turn is not None else None,
     )

@@ -39,6 +39,7 @@ class PromptRow(NamedTuple):
     token_ids: tuple[int, ...] | None
     omitted_messages: int | None
     context_length: int | None
+    reasoning: str | None
 
 
 def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
@@ -53,7 +54,12 @@ def _prompt_path() -> Prepared:
     path = _ids_on_path(limited=False)
     return Prepared(
         select(
-            _MESSAGE.c.role, _MESSAGE.c.content, _MESSAGE.c.token_ids, _TURN.c.omitted_messages, _TURN.c.context_length
+            _MESSAGE.c.role,
+            _MESSAGE.c.content,
+            _MESSAGE.c.token_ids,
+            _TURN.c.omitted_messages,
+            _TURN.c.context_length,
+            _MESSAGE.c.reasoning,
         )
         .join(path, _MESSAGE.c.id == path.c.id)
         .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)

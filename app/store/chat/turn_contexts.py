@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.prompting import PathMessage
-from app.domain.views import MessageStatus, Role
+from app.domain.views import MessageStatus, Reasoning, Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.chat.tree import prompt_path
 from app.store.db.database import Database
@@ -55,6 +55,7 @@ class PartialReply:
     text: str
     token_ids: tuple[int, ...]  #: of the text; empty if unknown
     num_tokens: int
+    reasoning: Reasoning | None = None  #: its thinking so far
 
 
 class TurnContexts:
@@ -122,6 +123,7 @@ class TurnContexts:
                 text=message.content,
                 token_ids=message.token_ids or (),
                 num_tokens=turn.completion_tokens or 0,
+                reasoning=Reasoning(message.reasoning, message.reasoning_seconds or 0.0) if message.reasoning else None,
             )
 
         return await self._database.read(work)
@@ -157,7 +159,7 @@ def _context(connection: Connection, conversation_id: str, settings: dict[str, A
     latest = rows[-1] if rows else None
     return TurnContext(
         parent_id=last,
-        path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or ()) for row in rows),
+        path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or (), row.reasoning or "") for row in rows),
         settings=ChatSettings.model_validate(settings),
         streaming=is_running(connection, conversation_id),
         omitted_messages=(latest.omitted_messages or 0) if latest else 0,
@@ -191,7 +193,7 @@ def resumable_turn(session: Session, message: Message) -> Turn:
         raise InvalidInput("Only a reply can be continued.")
     if message.status == MessageStatus.STREAMING:
         raise Conflict(BUSY)
-    if not message.content.strip():
+    if not message.content.strip() and not message.reasoning:
         raise InvalidInput("This reply has no text to continue from. Ask for another one.")
     # An imported reply may have no finish reason.
     if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop_string":

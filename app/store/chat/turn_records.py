@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.views import MessageStatus, ReplyStats, Role
+from app.domain.views import MessageStatus, Reasoning, ReplyStats, Role
 from app.errors import Conflict, NotFound
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
@@ -39,6 +39,7 @@ class NewTurn:
     parent_is_tip: bool  #: raise Conflict if the conversation has moved on meanwhile
     text: str | None  #: None if the message exists and gets another reply
     partial_reply_text: str | None = None  #: text so far of a reply to resume
+    partial_reply_reasoning: str = ""  #: its thinking so far
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -62,6 +63,8 @@ class TurnRecord:
     status: MessageStatus
     stats: ReplyStats | None
     error: str | None
+    reasoning: str = ""
+    reasoning_seconds: float | None = None
 
 
 # Statements of every message sent.
@@ -117,7 +120,7 @@ class TurnRecords:
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
-            if message.content != new.partial_reply_text:
+            if (message.content, message.reasoning or "") != (new.partial_reply_text, new.partial_reply_reasoning):
                 raise Conflict("This reply has changed elsewhere. Reload it, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
@@ -183,9 +186,14 @@ class TurnRecords:
 
         await self._start(self._database.write_rows(work))
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:
-        """Writes the reply's text so far (None if nothing is new) and renews the lease."""
-        return await self._writes.write(ReplyWrite(user_id, turn_id, text=text))
+    async def checkpoint(
+        self, user_id: str, turn_id: str, text: str | None, reasoning: Reasoning | None = None
+    ) -> LeaseStatus:
+        """Writes the reply's text so far (None if nothing is new) and renews the lease.
+
+        ``reasoning``: its thinking so far, written with the text; None if that is not new.
+        """
+        return await self._writes.write(ReplyWrite(user_id, turn_id, text=text, reasoning=reasoning))
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         """Writes the reply's end. False if the turn is no longer this process's: deleted, or taken over."""
@@ -248,6 +256,8 @@ class TurnRecords:
                 status=MessageStatus(message.status),
                 stats=reply_stats(turn),
                 error=turn.error,
+                reasoning=message.reasoning or "",
+                reasoning_seconds=message.reasoning_seconds,
             )
 
         return await self._database.read(work)

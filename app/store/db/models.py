@@ -313,6 +313,10 @@ class Message(Base):
         comment="Of a reply: the token ids that spell content, 4 bytes each, little-endian. The next turn sends them "
         "again; null where they are not known.",
     )
+    reasoning: Mapped[str | None] = mapped_column(
+        Text, comment="What the model thought before the content; null if it did not. Not searched."
+    )
+    reasoning_seconds: Mapped[float | None] = mapped_column(comment="How long it thought.")
     position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
     created_at: Mapped[datetime]
     indexed: Mapped[bool] = mapped_column(
@@ -324,7 +328,8 @@ class Message(Base):
         "hung on the message has the same.",
     )
     stored_bytes: Mapped[int] = mapped_column(
-        stored_bytes(column("content", Text), column("token_ids", LargeBinary)), deferred=True
+        stored_bytes(column("content", Text), column("token_ids", LargeBinary), column("reasoning", Text)),
+        deferred=True,
     )
 
 

@@ -89,6 +89,8 @@ def message_view(
         has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
         siblings=tuple(siblings),
         feedback=feedback,
+        reasoning=message.reasoning or "",
+        reasoning_seconds=message.reasoning_seconds,
     )
 
 

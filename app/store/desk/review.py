@@ -281,6 +281,7 @@ def _shown(message: Message) -> ExchangeMessage:
         content=message.content,
         status=MessageStatus(message.status),
         created_at=message.created_at,
+        reasoning=message.reasoning or "",
     )
 
 

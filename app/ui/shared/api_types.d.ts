@@ -268,6 +268,7 @@ export interface ExchangeMessage {
   content: string;
   status: MessageStatus;
   created_at: string;
+  reasoning: string;
 }
 
 /** Feedback as it is shown. */
@@ -416,6 +417,8 @@ export interface MessageView {
   has_system_prompt: boolean;
   siblings: string[];
   feedback: FeedbackView | null;
+  reasoning: string;
+  reasoning_seconds: number | null;
 }
 
 /** The loaded model. ``name`` is what ``/v1/models`` lists. */
@@ -431,6 +434,7 @@ export interface ModelInfo {
   has_unused_adapter: boolean;
   can_continue: boolean;
   quantization_reason: string | null;
+  can_think: boolean;
   served_names: string[];
 }
 
@@ -709,6 +713,8 @@ export interface TurnEnd {
   error: string | null;
   message_id: string;
   offset: number;
+  reasoning_offset: number;
+  reasoning_seconds: number | null;
 }
 
 /** A notice for the user while the reply continues. */
@@ -720,6 +726,14 @@ export interface TurnNotice {
 export interface TurnProgress {
   processed: number;
   total: number;
+}
+
+/** What the model has thought since this reader's reasoning offset. */
+export interface TurnReasoning {
+  text: string;
+  offset: number;
+  seconds: number | null;
+  ended: boolean;
 }
 
 /** The ids of a started turn. */

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from app.api.chat import turn_events
-from app.api.chat.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, TurnStream, reader_factory
+from app.api.chat.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, Position, TurnStream, reader_factory
 from app.api.request_middleware import HttpMetrics
 from app.api.sse import SHUTDOWN_GRACE_SECONDS, EventStream, sse_event
 from app.domain.views import MessageStatus
@@ -134,10 +134,13 @@ class Buffers:
         return stream.events()
 
     def add_to(self, stream: TurnStream, turn_id: str, offset: int = 0) -> bool:
-        return stream.add(turn_id, offset, reader_factory(cast(Turns, self), "me", turn_id, offset))
+        position = Position(offset)
+        return stream.add(turn_id, position, reader_factory(cast(Turns, self), "me", turn_id, position))
 
-    def reader(self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback) -> BufferReader:
-        return self.buffers[turn_id].reader(offset, changed)
+    def reader(
+        self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback, reasoning_offset: int
+    ) -> BufferReader:
+        return self.buffers[turn_id].reader(offset, changed, reasoning_offset)
 
     def end(self, turn_id: str) -> None:
         buffer = self.buffers[turn_id]

@@ -51,7 +51,7 @@ def test_the_buffer_gives_every_suffix(pieces: list[str], offset: int) -> None:
     whole = "".join(pieces)
     assert buffer.text == whole
     assert len(buffer) == len(whole)
-    assert buffer.text_from(offset) == whole[offset:]
+    assert buffer._text.text_from(offset) == whole[offset:]
 
 
 @given(

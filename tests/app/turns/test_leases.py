@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
-from app.domain.views import MessageStatus
+from app.domain.views import MessageStatus, Reasoning
 from app.errors import Conflict, StorageUnavailable
 from app.services.container import Services
 from app.settings import AppSettings
@@ -67,9 +67,11 @@ class Paused:
         monkeypatch.setattr(records, "checkpoint", self.checkpoint)
         monkeypatch.setattr(records, "finish", self.finish)
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:
+    async def checkpoint(
+        self, user_id: str, turn_id: str, text: str | None, reasoning: Reasoning | None = None
+    ) -> LeaseStatus:
         await self._pause()
-        return await self._checkpoint(user_id, turn_id, text)
+        return await self._checkpoint(user_id, turn_id, text, reasoning)
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         await self._pause()

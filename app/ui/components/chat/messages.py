@@ -53,6 +53,8 @@ class Message(TypedDict):
     #: without text, "streaming".
     status: NotRequired[Literal["streaming", "complete", "stopped", "interrupted", "error"]]
     error: NotRequired[str | None]  #: why the reply failed or was interrupted
+    reasoning: NotRequired[str]  #: Markdown: what the model thought before it answered; shown folded
+    reasoning_seconds: NotRequired[float | None]  #: how long it thought
     stats: NotRequired[MessageStats | None]
     siblings: NotRequired[list[str]]  #: ids of all versions of this message, its own included, oldest first
     feedback: NotRequired[MessageFeedback | None]
