@@ -168,6 +168,7 @@ class FakeReply {
   constructor(message) {
     this.message = message;
     this.source = message.content;
+    this.thoughts = { source: message.reasoning ?? "" };
     this.note = "";
   }
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { endingNote, hasEnded, leftOutLine, statsLine, whyEnded } from "../../app/ui/components/chat/reply_texts.js";
+import { endingNote, hasEnded, leftOutLine, statsLine, thoughtsLabel, whyEnded } from "../../app/ui/components/chat/reply_texts.js";
 
 const STATS = {
   prompt_tokens: 1200,
@@ -52,6 +52,24 @@ test("how a reply ended", () => {
   assert.equal(endingNote("interrupted", "The model was unloaded.", false), "Interrupted. The model was unloaded. The text so far was kept.");
   assert.match(endingNote("interrupted", null, false), /^Interrupted: Deskmate was shut down/);
   assert.match(endingNote("stopped", null, true), /^Stopped\./);
+});
+
+test("how a reply ended that has thoughts only", () => {
+  assert.equal(endingNote("complete", null, true, true), "The reply ended while thinking.");
+  assert.match(endingNote("stopped", null, true, true), /^Stopped while thinking\./);
+  assert.match(endingNote("interrupted", null, true, true), /^Interrupted while thinking/);
+  assert.equal(endingNote("error", "Out of memory.", true, true), "The reply failed. Out of memory.");
+  assert.equal(endingNote("complete", null, false, true), "");
+});
+
+test("how long the model thought", () => {
+  assert.equal(thoughtsLabel(null, true), "Thinking …");
+  assert.equal(thoughtsLabel(0.4, true), "Thinking …");
+  assert.equal(thoughtsLabel(5.9, true), "Thinking … 5 s");
+  assert.equal(thoughtsLabel(0.2, false), "Thought for 1 s");
+  assert.equal(thoughtsLabel(59.6, false), "Thought for 1 min 0 s");
+  assert.equal(thoughtsLabel(125, false), "Thought for 2 min 5 s");
+  assert.equal(thoughtsLabel(null, false), "Thoughts");
 });
 
 test("how many messages the model did not get", () => {

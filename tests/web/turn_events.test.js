@@ -351,3 +351,23 @@ test("a lost connection with nothing to follow stays closed", async () => {
   await settle();
   assert.equal(FakeEventSource.opened.length, 1);
 });
+
+test("thoughts have an offset of their own, and resume in their middle", async () => {
+  const reader = follower();
+  reader.heard.length = 0;
+  reader.listener.reasoning = (detail, { ended }) => reader.heard.push(["reasoning", detail, ended]);
+  openTab().follow("t", [2, 3], reader.listener);
+  await pass(10);
+  FakeEventSource.last.accept();
+  assert.deepEqual(FakeEventSource.last.turns, ["t:2.3"]);
+  const think = (content, offset, ended = false) =>
+    FakeEventSource.last.send("reasoning", { turn_id: "t", text: content, offset, seconds: 1, ended });
+  think("abcd", 4); // from the start, as another tab asked for: only the last letter is new
+  think("abcd", 4);
+  think("e😀", 6);
+  think("", 6, true);
+  text("x", 3);
+  assert.deepEqual(reader.heard.slice(1), [["reasoning", "d", false], ["reasoning", "e😀", false], ["reasoning", "", true], ["text", "x"]]);
+  FakeEventSource.last.send("end", { turn_id: "t", offset: 3, reasoning_offset: 8, status: "complete" });
+  assert.deepEqual(reader.ends, []); // thoughts were missed: they are asked for
+});

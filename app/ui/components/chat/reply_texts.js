@@ -44,14 +44,39 @@ const NOTES = {
   interrupted: "Interrupted: Deskmate was shut down before the reply was complete. The text saved so far is shown.",
 };
 
+/** @type {Record<string, string>} of a reply with thoughts and no text */
+const THINKING_NOTES = {
+  complete: "The reply ended while thinking.",
+  stopped: "Stopped while thinking. The thoughts so far were kept.",
+  interrupted: "Interrupted while thinking: Deskmate was shut down. The thoughts saved so far are shown.",
+};
+
+/** "12 s", "2 min 5 s" @param {number} seconds */
+function duration(seconds) {
+  const whole = Math.max(1, Math.round(seconds));
+  return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
+
+/**
+ * The heading of a reply's thoughts.
+ * @param {number | null} seconds  null: unknown
+ * @param {boolean} running
+ */
+export function thoughtsLabel(seconds, running) {
+  if (running) return seconds === null || seconds < 1 ? "Thinking …" : `Thinking … ${duration(Math.floor(seconds))}`;
+  return seconds === null ? "Thoughts" : `Thought for ${duration(seconds)}`;
+}
+
 /**
  * The note under a reply; empty if there is nothing to say.
  * @param {string} status
  * @param {string | null | undefined} error
  * @param {boolean} empty  the reply has no text
+ * @param {boolean} thought  the model has thought
  */
-export function endingNote(status, error, empty) {
+export function endingNote(status, error, empty, thought = false) {
   if (status === "error") return `The reply failed. ${error ?? ""}`.trim();
+  if (empty && thought && !error && status in THINKING_NOTES) return THINKING_NOTES[status];
   if (status === "interrupted" && error) return `Interrupted. ${error} The text so far was kept.`;
   return NOTES[status] ?? (empty ? "The reply is empty." : "");
 }

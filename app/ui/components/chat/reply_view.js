@@ -6,6 +6,7 @@ import { Feedback } from "./feedback.js";
 import { copyText, renderMarkdown, StreamingMarkdown } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 import { endingNote, hasEnded, leftOutLine, statsLine } from "./reply_texts.js";
+import { Thoughts } from "./thoughts.js";
 
 /** @typedef {import("./types.js").Message} Message */
 /** @typedef {import("./types.js").End} End */
@@ -26,6 +27,7 @@ export class ReplyView {
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages }, leftOutLine(message));
     this.waitingText = make("span");
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), this.waitingText);
+    this.thoughts = new Thoughts(message);
     this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
     this.copy = actionButton("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
@@ -54,6 +56,7 @@ export class ReplyView {
       { class: "dm-message dm-reply", "aria-label": "Reply", "data-id": id },
       this.leftOut,
       this.waiting,
+      this.thoughts.element,
       this.text,
       this.note,
       this.foot,
@@ -79,9 +82,18 @@ export class ReplyView {
     this.#growing.append(text, onRendered);
   }
 
+  /**
+   * Adds what the model thinks before it answers.
+   * @param {string} text @param {{seconds: number | null, ended: boolean}} state @param {() => void} [onRendered]
+   */
+  think(text, state, onRendered) {
+    this.thoughts.append(text, state, onRendered);
+    this.waiting.hidden = true;
+  }
+
   /** @param {{processed: number, total: number}} progress */
   progress({ processed, total }) {
-    if (this.source === "" && total > 0) this.#showWaiting(`Reading ${Math.floor((100 * processed) / total)} %`);
+    if (this.#isEmpty && total > 0) this.#showWaiting(`Reading ${Math.floor((100 * processed) / total)} %`);
   }
 
   /** @param {string} message */
@@ -102,6 +114,9 @@ export class ReplyView {
    * @param {() => void} onRendered
    */
   update(message, onRendered) {
+    const { reasoning = "", reasoning_seconds: seconds = null } = message;
+    const ended = message.content !== "" || message.status !== "streaming";
+    if (reasoning !== this.thoughts.source) this.think(reasoning.slice(this.thoughts.source.length), { seconds, ended }, onRendered);
     const added = message.content.slice(this.source.length);
     if (added !== "") this.append(added, onRendered);
     this.feedback.show(message.feedback);
@@ -119,9 +134,13 @@ export class ReplyView {
     }
   }
 
+  get #isEmpty() {
+    return this.source === "" && this.thoughts.source === "";
+  }
+
   /** @param {string} text */
   #showWaiting(text) {
-    this.waiting.hidden = this.source !== "";
+    this.waiting.hidden = !this.#isEmpty;
     this.waitingText.textContent = text;
   }
 
@@ -137,14 +156,15 @@ export class ReplyView {
   }
 
   /** Shows how the reply ended, and its actions. @param {End} end */
-  #close({ status = "complete", stats, error }) {
+  #close({ status = "complete", stats, error, reasoning_seconds: seconds }) {
+    this.thoughts.finish(seconds ?? this.thoughts.seconds);
     this.element.removeAttribute("aria-busy");
     this.element.dataset.status = status;
     this.waiting.hidden = true;
-    this.notice(endingNote(status, error, this.source === ""));
+    this.notice(endingNote(status, error, this.source === "", this.thoughts.source !== ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
-    this.resume.hidden = (status === "complete" && hasEnded(stats)) || this.source.trim() === "";
+    this.resume.hidden = (status === "complete" && hasEnded(stats)) || (this.source.trim() === "" && this.thoughts.source === "");
     this.foot.hidden = false;
   }
 }

@@ -24,6 +24,8 @@ export interface Message {
   status?: string;
   mayGrow?: boolean; // it has no status of its own, so more text may follow
   error?: string | null;
+  reasoning?: string; // what the model thought before it answered
+  reasoning_seconds?: number | null; // how long it thought
   stats?: MessageStats | null;
   siblings?: string[];
   feedback?: Partial<MessageFeedback> | null;
@@ -34,7 +36,7 @@ export interface Message {
 }
 
 /** How a reply ended. */
-export type End = Pick<Message, "status" | "stats" | "error">;
+export type End = Pick<Message, "status" | "stats" | "error" | "reasoning_seconds">;
 
 /**
  * What users can do with a message. The results of functions that change something are false, or a promise of false, if

@@ -31,7 +31,7 @@ function statusOf(message, isLast) {
 }
 
 // What a shown reply can take over without being built again.
-const UPDATABLE = new Set(["content", "status", "mayGrow", "stats", "error", "feedback"]);
+const UPDATABLE = new Set(["content", "status", "mayGrow", "stats", "error", "feedback", "reasoning", "reasoning_seconds"]);
 
 /** @param {unknown} a @param {unknown} b */
 const isEqual = (a, b) => a === b || JSON.stringify(a ?? null) === JSON.stringify(b ?? null);
@@ -48,6 +48,7 @@ export function changeOf(shown, wanted) {
   if (changed.length === 0) return "same";
   if (wanted.role !== "assistant" || changed.some((key) => !UPDATABLE.has(key))) return "replace";
   if (!wanted.content.startsWith(shown.content)) return "replace";
+  if (!(wanted.reasoning ?? "").startsWith(shown.reasoning ?? "")) return "replace";
   // An ended reply doesn't return to the waiting state, except by being built again.
   const wasStreaming = shown.status === "streaming";
   return wanted.status === "streaming" && !wasStreaming ? "replace" : "update";

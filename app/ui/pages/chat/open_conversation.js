@@ -274,7 +274,7 @@ export class OpenConversation {
       onConnection: (connected) => this.page.setConnected(connected),
       reopen: () => this.reopen(),
     });
-    const unfollow = this.turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
+    const unfollow = this.turnEvents.follow(turnId, [codePoints(reply.source), codePoints(reply.thoughts.source)], listener, inStreamId);
     if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
   }
 

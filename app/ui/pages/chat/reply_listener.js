@@ -20,6 +20,10 @@ export function replyListener(reply, { followDown, onFinished, onGone, onConnect
   let doubtful = false; // the connection was lost; after a crash another tab may have continued from an earlier offset
   return {
     text: (text) => reply.append(text, followDown),
+    reasoning: (text, state) => {
+      reply.think(text, state, followDown);
+      followDown();
+    },
     progress: (progress) => reply.progress(progress),
     notice: (message) => {
       reply.notice(message);
@@ -29,7 +33,9 @@ export function replyListener(reply, { followDown, onFinished, onGone, onConnect
       reply.end(end);
       onFinished();
       followDown();
-      if (doubtful || end.offset !== codePoints(reply.source)) reopen(); // a crash lost the end of the text
+      const thoughts = codePoints(reply.thoughts.source);
+      const isWhole = end.offset === codePoints(reply.source) && (end.reasoning_offset ?? 0) === thoughts;
+      if (doubtful || !isWhole) reopen(); // a crash lost the end of the text
     },
     gone: () => {
       onFinished();

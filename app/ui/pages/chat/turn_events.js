@@ -7,12 +7,13 @@
 import { api, randomId } from "../../shared/api.js";
 import { crossTab } from "./cross_tab.js";
 
-/** @import { TurnEnd, TurnNotice, TurnProgress, TurnText } from "../../shared/api_types.js" */
+/** @import { TurnEnd, TurnNotice, TurnProgress, TurnReasoning, TurnText } from "../../shared/api_types.js" */
 
 /**
  * What a follower of a reply is told.
  * @typedef {object} Listener
  * @property {(text: string) => unknown} text  new text
+ * @property {(text: string, state: {seconds: number | null, ended: boolean}) => unknown} reasoning  new thinking
  * @property {(progress: TurnProgress) => unknown} progress
  * @property {(message: string) => unknown} notice
  * @property {(end: TurnEnd) => unknown} end
@@ -22,13 +23,14 @@ import { crossTab } from "./cross_tab.js";
 
 /**
  * The data of an event, by the event's name.
- * @typedef {{text: TurnText, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
+ * @typedef {{text: TurnText, reasoning: TurnReasoning, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
+ * @typedef {[offset: number, reasoningOffset: number]} Position  in code points
  * @typedef {{[Name in keyof EventData]: [name: Name, data: EventData[Name]]}[keyof EventData]} TurnEvent
  */
 
 const LOCK = "deskmate-turn-events";
 /** @type {(keyof EventData)[]} */
-const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
+const EVENT_NAMES = ["text", "reasoning", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
 const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
@@ -47,6 +49,9 @@ export function codePoints(text) {
   return count;
 }
 
+/** A position as the server reads it. @param {Position} position */
+const written = ([offset, reasoningOffset]) => (reasoningOffset > 0 ? `${offset}.${reasoningOffset}` : `${offset}`);
+
 // Reads the browser's shared event stream while this tab holds the lock.
 class Reader {
   /**
@@ -60,7 +65,7 @@ class Reader {
     this.announce = announce;
     /** @type {string | null} */
     this.streamId = null;
-    /** @type {Map<string, number>} turn id -> offset reached */
+    /** @type {Map<string, Position>} the position reached, by turn id */
     this.positions = new Map();
     /** @type {EventSource | null} */
     this.source = null;
@@ -69,17 +74,23 @@ class Reader {
     this.timer = undefined;
   }
 
-  /** @param {string} turnId @param {number} offset @param {string | null} inStreamId  the stream that carries the turn */
-  follow(turnId, offset, inStreamId = null) {
+  /**
+   * @param {string} turnId
+   * @param {Position} wanted
+   * @param {string | null} inStreamId  the stream that carries the turn
+   */
+  follow(turnId, wanted, inStreamId = null) {
     const reached = this.positions.get(turnId);
-    if (reached !== undefined && reached <= offset) return;
-    this.positions.set(turnId, offset);
+    if (reached !== undefined && reached.every((offset, index) => offset <= wanted[index])) return;
+    /** @type {Position} */
+    const position = reached ? [Math.min(reached[0], wanted[0]), Math.min(reached[1], wanted[1])] : wanted;
+    this.positions.set(turnId, position);
     if (inStreamId === null || inStreamId !== this.streamId) {
       this.#scheduleOpen(10); // several tabs subscribe at once; open one stream for all of them
       return;
     }
     setTimeout(() => {
-      if (this.streamId === inStreamId && this.positions.get(turnId) === offset) this.#scheduleOpen(0);
+      if (this.streamId === inStreamId && this.positions.get(turnId) === position) this.#scheduleOpen(0);
     }, SILENT_MS);
   }
 
@@ -106,7 +117,7 @@ class Reader {
   #open() {
     this.close();
     if (this.positions.size === 0) return;
-    const turns = [...this.positions].map(([turn, offset]) => ["turn", `${turn}:${offset}`]);
+    const turns = [...this.positions].map(([turn, position]) => ["turn", `${turn}:${written(position)}`]);
     const streamId = randomId();
     const source = new EventSource(`/api/events?${new URLSearchParams([...turns, ["stream_id", streamId]])}`);
     this.source = source;
@@ -132,14 +143,16 @@ class Reader {
   /** @param {keyof EventData} name @param {any} data  as the server sent it */
   #receive(name, data) {
     const turnId = data.turn_id;
-    if (name === "text") this.positions.set(turnId, data.offset);
+    const [offset, reasoningOffset] = this.positions.get(turnId) ?? [0, 0];
+    if (name === "text") this.positions.set(turnId, [data.offset, reasoningOffset]);
+    if (name === "reasoning") this.positions.set(turnId, [offset, data.offset]);
     if (name === "end" || name === "gone") this.positions.delete(turnId);
     this.deliver(turnId, [name, data]);
   }
 }
 
 export class TurnEvents {
-  /** @type {Map<string, {offset: number, listener: Listener}>} by turn id */
+  /** @type {Map<string, {position: Position, listener: Listener}>} by turn id */
   #followed = new Map();
   /** @type {Reader | null} */
   #reader = null;
@@ -161,7 +174,7 @@ export class TurnEvents {
     this.crossTab = crossTab;
     this.locks = crossTab.isAvailable ? locks : undefined; // without one of them, each tab has its own stream
     crossTab.on("follow", ({ turns, inStreamId }) => {
-      for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset, inStreamId);
+      for (const [turnId, position] of turns) this.#reader?.follow(turnId, position, inStreamId);
     });
     crossTab.on("stream-named", ({ streamId }) => {
       this.#streamId = streamId;
@@ -185,17 +198,19 @@ export class TurnEvents {
   /**
    * Calls the listener until the turn ends or the returned function is called.
    * @param {string} turnId
-   * @param {number} offset  in code points
+   * @param {number | Position} start  of the text, or of both; in code points
    * @param {Listener} listener
    * @param {string | null} inStreamId  the stream that already carries the turn's events; null: subscribe to them
    */
-  follow(turnId, offset, listener, inStreamId = null) {
-    this.#followed.set(turnId, { offset, listener });
+  follow(turnId, start, listener, inStreamId = null) {
+    /** @type {Position} */
+    const position = typeof start === "number" ? [start, 0] : [...start];
+    this.#followed.set(turnId, { position, listener });
     clearTimeout(this.#releaseTimer);
     if (!this.#releaseLock) this.#acquireLock();
     for (const event of this.#earlyEvents.get(turnId) ?? []) this.#dispatch(turnId, event);
     const followed = this.#followed.get(turnId);
-    if (followed) this.#subscribe(turnId, followed.offset, inStreamId);
+    if (followed) this.#subscribe(turnId, followed.position, inStreamId);
     return () => {
       if (this.#followed.get(turnId)?.listener === listener) this.#unfollow(turnId);
     };
@@ -244,7 +259,7 @@ export class TurnEvents {
         this.#streamId = streamId;
       },
     );
-    for (const [turnId, { offset }] of this.#followed) this.#reader.follow(turnId, offset);
+    for (const [turnId, { position }] of this.#followed) this.#reader.follow(turnId, [...position]);
     crossTab.broadcast("who-follows");
   }
 
@@ -253,15 +268,15 @@ export class TurnEvents {
     this.#reader = null;
   }
 
-  /** @param {string} turnId @param {number} offset @param {string | null} inStreamId */
-  #subscribe(turnId, offset, inStreamId = null) {
-    if (this.#reader) this.#reader.follow(turnId, offset, inStreamId);
-    else this.crossTab.broadcast("follow", { turns: [[turnId, offset]], inStreamId });
+  /** @param {string} turnId @param {Position} position @param {string | null} inStreamId */
+  #subscribe(turnId, position, inStreamId = null) {
+    if (this.#reader) this.#reader.follow(turnId, [...position], inStreamId);
+    else this.crossTab.broadcast("follow", { turns: [[turnId, [...position]]], inStreamId });
   }
 
   #broadcastFollowed() {
     if (this.#followed.size === 0) return;
-    this.crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
+    this.crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { position }]) => [turnId, [...position]]) });
   }
 
   /** @param {string} turnId @param {TurnEvent} event */
@@ -274,27 +289,42 @@ export class TurnEvents {
     const { listener } = followed;
     const [name, data] = event;
     if (name === "text") {
-      // Another tab may have subscribed from an earlier offset: take only the text that is new here.
-      const start = data.offset - codePoints(data.text);
-      if (data.offset <= followed.offset) return;
-      if (start > followed.offset) {
-        this.#subscribe(turnId, followed.offset);
-        return;
-      }
-      const fresh = start === followed.offset ? data.text : [...data.text].slice(followed.offset - start).join("");
-      followed.offset = data.offset;
-      listener.text(fresh);
+      const fresh = this.#takeNew(turnId, followed.position, 0, data);
+      if (fresh) listener.text(fresh);
+    } else if (name === "reasoning") {
+      const fresh = this.#takeNew(turnId, followed.position, 1, data);
+      // What another tab asked for again is no news here, except for the end.
+      const isNews = fresh !== "" || (data.ended && data.offset >= followed.position[1]);
+      if (fresh !== null && isNews) listener.reasoning(fresh, data);
     } else if (name === "progress") listener.progress(data);
     else if (name === "notice") listener.notice(data.message);
     else {
-      if (name === "end" && data.offset > followed.offset) {
-        this.#subscribe(turnId, followed.offset); // some text was missed; subscribe again, which also repeats the end event
+      const [offset, reasoningOffset] = followed.position;
+      if (name === "end" && (data.offset > offset || (data.reasoning_offset ?? 0) > reasoningOffset)) {
+        this.#subscribe(turnId, followed.position); // some text was missed; subscribe again, which also repeats the end event
         return;
       }
       this.#unfollow(turnId);
       if (name === "end") listener.end(data);
       else listener.gone();
     }
+  }
+
+  /**
+   * The part of an event's text that this tab does not have: another tab may have subscribed from an earlier offset.
+   * Null if text before it is missing, which is then asked for.
+   * @param {string} turnId @param {Position} position @param {0 | 1} which @param {{text: string, offset: number}} data
+   */
+  #takeNew(turnId, position, which, { text, offset }) {
+    const start = offset - codePoints(text);
+    const reached = position[which];
+    if (offset <= reached) return "";
+    if (start > reached) {
+      this.#subscribe(turnId, position);
+      return null;
+    }
+    position[which] = offset;
+    return start === reached ? text : [...text].slice(reached - start).join("");
   }
 
   /** @param {boolean} connected */

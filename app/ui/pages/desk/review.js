@@ -32,12 +32,14 @@ function opinion({ by, rating, reasons, comment, at }) {
   return line;
 }
 
-/** @param {string} who @param {string} text @param {{mark?: boolean, note?: string}} options */
-function messageBlock(who, text, { mark = false, note = "" } = {}) {
+/** @param {string} who @param {string} text @param {{mark?: boolean, note?: string, reasoning?: string}} options */
+function messageBlock(who, text, { mark = false, note = "", reasoning = "" } = {}) {
+  const thoughts = make("details", { class: "dk-thoughts" }, make("summary", {}, "Thoughts"), make("div", { class: "dk-said-text" }, reasoning));
   return make(
     "div",
     { class: `dk-said${mark ? " dk-it" : ""}` },
     make("p", { class: "dk-said-who" }, note ? `${who} · ${note}` : who),
+    reasoning ? thoughts : null,
     make("div", { class: "dk-said-text" }, text || "(no text)"),
   );
 }
@@ -49,7 +51,7 @@ const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "st
 function exchange({ item, before, reply, others, after, has_earlier }) {
   /** @param {ExchangeMessage} message @param {{mark?: boolean, note?: string}} extra */
   const one = (message, extra = {}) =>
-    messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
+    messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", reasoning: message.reasoning, ...extra });
   const parts = [];
   if (has_earlier) parts.push(make("p", { class: "dm-hint" }, "Earlier messages aren't shown."));
   parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
