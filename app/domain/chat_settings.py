@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model, field_validator
 
 from app.domain.text import clean_text
 from app.errors import InvalidInput
-from engine import PARAMETERS, Kind, Parameter, SamplingParams
+from engine import PARAMETERS, ChatOptions, Kind, Parameter, SamplingParams
 
 MAX_SYSTEM_PROMPT_CHARS = 200_000
 """In characters. Every reply stores the system prompt that it was generated with."""
 MAX_OTHER_CHARS = 100_000
 """In characters, over all other settings together."""
+
+MAX_THINKING_TOKENS = 1_000_000
+"""Far above any model's context."""
 
 
 CHAT_PARAMETERS: Final = tuple([parameter for parameter in PARAMETERS.values() if parameter.in_chat])
@@ -58,6 +61,12 @@ class ChatSettings(_WithParameters):
         {}, max_length=20, description="Values for the named prompt's variables; the others have their defaults."
     )
     system_prompt: str = ""
+    thinking: StrictBool | None = Field(
+        None, description="Whether the model thinks before it answers, if it can do both. Null: the model's default."
+    )
+    max_thinking_tokens: int | None = Field(
+        None, ge=1, le=MAX_THINKING_TOKENS, strict=True, description="Tokens of thinking after which the answer begins."
+    )
 
     if TYPE_CHECKING:  # the parameters' fields are known at run time only
 
@@ -90,6 +99,10 @@ class ChatSettings(_WithParameters):
         return (
             self.system_prompt_name is not None and not self.system_prompt.strip() and not self.system_prompt_variables
         )
+
+    def chat_options(self) -> ChatOptions:
+        """How the model thinks, for the engine."""
+        return ChatOptions(thinking=self.thinking, max_thinking_tokens=self.max_thinking_tokens)
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""

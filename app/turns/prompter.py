@@ -10,6 +10,7 @@ from app.turns.engine_errors import as_app_error, context_too_long
 from engine import (
     Caller,
     ChatEngine,
+    ChatOptions,
     ContextLengthError,
     EngineError,
     PreparedPrompt,
@@ -36,12 +37,14 @@ class Prompter:
         caller: Caller | None = None,
         shares_system_prompt: bool = False,
         previous: PreparedPrompt | None = None,
+        options: ChatOptions | None = None,
     ) -> PreparedPrompt:
         """Prepares the prompt for a reply to ``text`` after ``context``, or for the rest of ``partial_reply``.
 
         Args:
             shares_system_prompt: the system prompt is the desk's own text, word for word, and holds no user's text.
             previous: a prompt of the conversation's, which this one may continue.
+            options: how the model thinks. Without effect where it cannot think: settings outlive the model.
 
         Raises:
             ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
@@ -52,13 +55,17 @@ class Prompter:
         messages = chat_messages(system_prompt, turns, text, partial_reply)
         if caller is not None and shares_system_prompt and messages[0]["role"] == "system":
             messages[0]["shared"] = True
+        if not self._engine.info.can_think:
+            options = None
         truncation = None
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.
             same = context.context_length == self._engine.info.max_model_len
             truncation = Truncation(context.omitted_messages if same else 0)
         try:
-            return await self._engine.prepare(messages, params, caller=caller, truncation=truncation, previous=previous)
+            return await self._engine.prepare(
+                messages, params, caller=caller, truncation=truncation, previous=previous, options=options
+            )
         except ContextLengthError as error:
             with_turns = bool(turns) and truncation is None
             raise await self._refusal(error, system_prompt, params, with_turns=with_turns) from error

@@ -341,6 +341,7 @@ class Turns:
             caller=caller,
             shares_system_prompt=used.has_shared_system_prompt,
             previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
+            options=used.chat_options(),
         )
         ref = TurnRef(
             turn_id=partial_reply.turn_id if partial_reply else turn_id,

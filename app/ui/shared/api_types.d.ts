@@ -82,6 +82,10 @@ export interface ChatSettings {
   /** Values for the named prompt's variables; the others have their defaults. */
   system_prompt_variables?: Record<string, string>;
   system_prompt?: string;
+  /** Whether the model thinks before it answers, if it can do both. Null: the model's default. */
+  thinking?: boolean | null;
+  /** Tokens of thinking after which the answer begins. */
+  max_thinking_tokens?: number | null;
 }
 
 /** Options of a continued reply. */

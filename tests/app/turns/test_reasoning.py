@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.views import MessageStatus, MessageView
@@ -15,7 +17,7 @@ from app.store.chat.transfer import TransferRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnText
 from app.turns.service import TurnRef
-from engine import FinishReason
+from engine import ChatOptions, FinishReason
 from testing.fake_engine import FakeEngine, Thought
 
 
@@ -152,3 +154,15 @@ def test_the_clock_runs_while_the_model_thinks() -> None:
     assert buffer.reasoning is not None
     assert buffer.reasoning.text == "abc"
     assert buffer.text == "answermore"
+
+
+async def test_settings_ask_for_thinking_where_the_model_can(services: Services, engine: FakeEngine) -> None:
+    settings = ChatSettings(thinking=True, max_thinking_tokens=50)
+    ref = await services.turns.start(ME, text="hi", settings=settings)
+    await read(services, ref)
+    assert engine.options[-1] == ChatOptions()  # this model cannot
+    engine._info = replace(engine.info, can_think=True)
+    await read(services, await services.turns.start(ME, text="hi", conversation_id=ref.conversation_id))
+    assert engine.options[-1] == ChatOptions(thinking=True, max_thinking_tokens=50)
+    with pytest.raises(ValueError, match="max_thinking_tokens"):
+        ChatSettings(max_thinking_tokens=0)

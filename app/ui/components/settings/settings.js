@@ -189,6 +189,7 @@ export class Settings {
   }
 
   #show() {
+    this.root.classList.toggle("dm-cannot-think", !this.options.model.can_think);
     this.#find(".dm-show-settings").click();
     this.#showPrompt();
   }

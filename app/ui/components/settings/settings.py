@@ -156,6 +156,22 @@ def _controls() -> dict[str, Component]:
         ),
         **_parameter_controls(is_advanced=False),
     }
+    # Hidden by the script while the model cannot think.
+    controls |= {
+        "thinking": gr.Radio(
+            [("Model's default", "default"), ("On", "on"), ("Off", "off")],
+            label="Thinking",
+            info="Whether the model thinks before it answers.",
+            elem_classes="dm-control-thinking",
+        ),
+        "max_thinking_tokens": gr.Number(
+            minimum=1,
+            precision=0,
+            label="Maximum thinking",
+            info="Tokens after which the answer begins. Empty: no limit of its own.",
+            elem_classes="dm-control-max_thinking_tokens",
+        ),
+    }
     gr.HTML(_ADVANCED, apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
     with gr.Column(elem_classes="dm-advanced", min_width=0):

@@ -10,6 +10,10 @@ export const OWN_TEXT = "own";
 export const NO_PROMPT = "none";
 const MODEL_DEFAULT = "default";
 
+/** @type {Map<boolean | null, string>} what the control of thinking shows */
+const THINKING = new Map([[null, "default"], [true, "on"], [false, "off"]]);
+const NO_THINKING = Object.freeze({ thinking: null, max_thinking_tokens: null });
+
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
 export class SettingsRules {
@@ -24,6 +28,7 @@ export class SettingsRules {
         preset: null,
         ...Object.fromEntries(parameters.map(({ name, unset }) => [name, unset])),
         ...NO_NAMED_PROMPT,
+        ...NO_THINKING,
       }),
     );
   }
@@ -46,6 +51,7 @@ export class SettingsRules {
       ...Object.fromEntries(this.lists.map((name) => [name, value[name].join("\n")])),
       system_prompt_name: prompt ?? value.system_prompt_name ?? (value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: promptText ?? value.system_prompt,
+      thinking: THINKING.get(value.thinking ?? null),
     };
     for (const name of this.sliders) shown[name] ??= defaults[name];
     return shown;
@@ -80,6 +86,7 @@ export class SettingsRules {
 
   /** @param {string} name @param {any} shown @param {Record<string, number>} defaults */
   #parse(name, shown, defaults) {
+    if (name === "thinking") return [...THINKING].find(([, each]) => each === shown)?.[0] ?? null;
     if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
     if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
     return shown ?? null;
@@ -94,7 +101,7 @@ export class SettingsRules {
   rangeError(name, value, { min, max }) {
     if (value === null || value === undefined || value === "") return null;
     if ((min === null || value >= min) && (max === null || value <= max)) return null;
-    const label = this.parameters.find((each) => each.name === name)?.label;
+    const label = this.parameters.find((each) => each.name === name)?.label ?? "Maximum thinking";
     return `${label} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
   }
 
