@@ -82,6 +82,7 @@ def _messages(draw: st.DrawFn) -> list[MessageDocument]:
                 role=Role.ASSISTANT if is_reply else Role.USER,
                 status=draw(_endings) if is_reply else "complete",
                 content=draw(texts),
+                reasoning=draw(st.none() | texts) or None if is_reply else None,
                 created_at=draw(_moments),
                 turn=draw(st.none() | _turns()) if is_reply else None,
             )

@@ -16,6 +16,7 @@ from app.domain.ids import LOCAL_USER_ID
 from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
+from testing.fake_engine import Thought
 from testing.json_events import JsonEvent, read_json_events
 from testing.waiting import eventually
 from tests.app.live_server import RunningApp, live_server, reset_engine
@@ -111,6 +112,25 @@ async def test_a_reader_that_was_cut_off_goes_on_where_it_was(live: RunningApp) 
     assert text_of(before) == "The first half, "
     middle = await events(live, f"{path}?offset=4")
     assert text_of(middle) == "first half, the second half."
+
+
+async def test_a_reader_that_was_cut_off_in_the_middle_of_a_thought_goes_on(live: RunningApp) -> None:
+    gate = asyncio.Event()
+    live.engine.say(Thought("Half a "), Thought("thought."), "42", gates={1: gate})
+    turn = await start(live)
+    path = f"/api/turns/{turn['turn_id']}/events"
+    before = [event for event in await events(live, path, limit=1) if event.name == "reasoning"]
+    gate.set()
+    after = await events(live, path, last_event_id=before[-1].id)
+    thoughts = [event for event in before + after if event.name == "reasoning"]
+    assert "".join(event.data["text"] for event in thoughts) == "Half a thought."
+    assert [event.data["ended"] for event in thoughts][-1]
+    assert text_of(after) == "42"
+    middle = await events(live, f"{path}?offset=1&reasoning_offset=5")
+    assert [event.data["text"] for event in middle if event.name == "reasoning"] == ["a thought."]
+    assert text_of(middle) == "2"
+    view = (await live.http.get(f"/api/conversations/{turn['conversation_id']}")).json()
+    assert view["messages"][-1]["reasoning"] == "Half a thought."
 
 
 async def test_the_end_is_told_again_to_whoever_comes_late(live: RunningApp) -> None:
@@ -308,6 +328,8 @@ async def test_an_engine_failure_ends_the_turn_and_keeps_the_text(live: RunningA
         ("/api/turns/unknown/events?offset=-1", None, 422),
         ("/api/turns/unknown/events?offset=x", None, 422),
         ("/api/turns/unknown/events", "garbage", 422),
+        ("/api/turns/unknown/events", "1.", 422),
+        ("/api/turns/unknown/events", "1.2.3", 422),
         ("/api/turns/unknown/events", "99999999999999999999", 422),
         ("/api/events", None, 422),
         ("/api/events?turn=abc", None, 422),

@@ -248,6 +248,9 @@ def test_markdown_says_how_a_reply_ended_and_shows_one_branch() -> None:
     other = reply.model_copy(update={"id": new_id(), "content": "another version", "status": "stopped"})
     both = conversation.model_copy(update={"messages": [question, reply, other]})
     assert "another version" not in as_markdown(both)
+    thinking = reply.model_copy(update={"reasoning": "Hm.\n</details>"})
+    folded = as_markdown(conversation.model_copy(update={"messages": [question, thinking]}))
+    assert folded.endswith("<details><summary>Thinking</summary>\n\n> Hm.\n> </details>\n\n</details>\n\n> 1\n")
     shown = as_markdown(both.model_copy(update={"tip": other.id}))
     assert "> 1\n" not in shown
     assert shown.endswith("> another version\n\n*This reply was stopped.*\n")

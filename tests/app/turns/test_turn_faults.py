@@ -257,10 +257,11 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.services.container import Services
 from app.settings import AppSettings
-from testing.fake_engine import FakeEngine, Script
+from testing.fake_engine import FakeEngine, Script, Thought
 
 async def main():
-    engine = FakeEngine(Script(pieces=[f"{n} " for n in range(1_000_000)], delay=0.001))
+    kind = Thought if "thinking" in sys.argv else str
+    engine = FakeEngine(Script(pieces=[kind(f"{n} ") for n in range(1_000_000)], delay=0.001))
     settings = AppSettings(_env_file=None, data_dir=Path(sys.argv[1]), checkpoint_seconds=0.05)
     services = await Services.open(settings, engine)
     async def report(**said):
@@ -270,16 +271,22 @@ async def main():
         await report(message=ref.message_id, question=ref.user_message_id, conversation=ref.conversation_id)
     while True:
         view = await services.conversations.get_message(ME, ref.message_id)
-        await report(message=ref.message_id, stored=view.content)
+        await report(message=ref.message_id, stored=view.reasoning + view.content)
         await asyncio.sleep(0.02)
 
 asyncio.run(main())
 """
 
 
-async def kill_and_reopen(data_dir: Path, lines_before_the_kill: int) -> None:
+async def kill_and_reopen(data_dir: Path, lines_before_the_kill: int, *arguments: str) -> None:
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CHILD, str(data_dir), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        CHILD,
+        str(data_dir),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     assert child.stdout is not None
     assert child.stderr is not None
@@ -305,8 +312,9 @@ async def kill_and_reopen(data_dir: Path, lines_before_the_kill: int) -> None:
             reply = await services.conversations.get_message(ME, line["message"])
             assert reply.status is MessageStatus.INTERRUPTED
             assert reply.error
-            assert whole.startswith(reply.content)
-            assert len(reply.content) >= len(line.get("stored", "")), "a checkpoint that had been read is gone"
+            kept = reply.reasoning + reply.content
+            assert whole.startswith(kept)
+            assert len(kept) >= len(line.get("stored", "")), "a checkpoint that had been read is gone"
         acknowledged = [line for line in said if "conversation" in line]
         # The conversation goes on.
         ref = await services.turns.start(ME, text="and now?", conversation_id=acknowledged[-1]["conversation"])
@@ -327,3 +335,8 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, lines:
 async def test_kill_9_again_and_again(tmp_path: Path, lines: int) -> None:
     for _ in range(2):  # the second time on what the first left behind
         await kill_and_reopen(tmp_path, lines)
+
+
+@pytest.mark.slow
+async def test_kill_9_in_the_middle_of_thinking_keeps_the_thoughts(tmp_path: Path) -> None:
+    await kill_and_reopen(tmp_path, 7, "thinking")
