@@ -72,3 +72,10 @@ test("messages with ids are recognised when earlier ones come above them", () =>
 test("null and a missing key are the same", () => {
   assert.deepEqual(changes([{ ...reply, stats: null, error: null }], [reply]), ["same"]);
 });
+
+test("thoughts that grow are added to, and other thoughts build the reply again", () => {
+  const shown = { id: "a", role: "assistant", content: "", status: "streaming", reasoning: "Hm" };
+  assert.equal(changeOf(shown, { ...shown, reasoning: "Hm, so", reasoning_seconds: 1 }), "update");
+  assert.equal(changeOf(shown, { ...shown, reasoning: "Ha" }), "replace");
+  assert.equal(changeOf(shown, { ...shown, reasoning: undefined }), "replace");
+});
