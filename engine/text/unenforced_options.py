@@ -7,10 +7,10 @@ from engine.errors import UnsupportedParameterError
 
 
 def refuse_unenforced(options: ChatOptions | None) -> None:
-    """Checks that nothing needs to be forced: a tool call, or the end of the thinking.
+    """Checks that no call of a tool needs to be forced.
 
     Raises:
-        UnsupportedParameterError: something does; names it. To ignore that would give another reply than the one asked.
+        UnsupportedParameterError: one does. To ignore that would give another reply than the one asked.
     """
     if options is None:
         return
@@ -18,8 +18,4 @@ def refuse_unenforced(options: ChatOptions | None) -> None:
         raise UnsupportedParameterError(
             "tool_choice can only force a call with a model server (ENGINE_REMOTE_URL). Send auto, and ask for the "
             "call in the prompt."
-        )
-    if options.max_thinking_tokens is not None:
-        raise UnsupportedParameterError(
-            "max_thinking_tokens is only available with a model server (ENGINE_REMOTE_URL). Leave it out."
         )

@@ -76,7 +76,6 @@ async def test_the_template_reads_its_variables(http: httpx.AsyncClient) -> None
     [
         ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget"),
     ],
 )
 async def test_what_nothing_enforces_is_refused_by_name(
