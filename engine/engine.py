@@ -24,7 +24,6 @@ from engine.runtime.supervisor import Supervisor
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 from engine.text.truncation import prepare_truncated
-from engine.text.unenforced_options import refuse_unenforced
 
 if TYPE_CHECKING:  # importing these takes seconds; the supervisor does when it loads a model
     from engine.execution.submission import Submission
@@ -209,7 +208,6 @@ class Engine:
         """Validates, renders and counts a conversation. See :meth:`engine.interface.ChatEngine.prepare`."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
-        refuse_unenforced(options)
         chat = await prepare_truncated(
             lambda kept: _render(request_processor, kept, params, caller, previous, options),
             messages,
@@ -404,7 +402,7 @@ async def _render(
     previous: PreparedPrompt | None = None,
     options: ChatOptions | None = None,
 ) -> RenderedChat:
-    if request_processor.is_fast_to_render(messages, params):
+    if request_processor.is_fast_to_render(messages, params, options):
         return request_processor.render_chat(messages, params, caller, previous, options)
     return await asyncio.to_thread(request_processor.render_chat, messages, params, caller, previous, options)
 

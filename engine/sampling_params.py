@@ -10,7 +10,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InvalidRequestError, ModelLoadError, UnsupportedParameterError
+from engine.errors import InvalidRequestError, ModelLoadError
 from engine.parameter_table import MAX_WHOLE, PARAMETERS, Kind, Parameter
 from engine.structured_output import StructuredOutput
 
@@ -32,7 +32,7 @@ class SamplingParams:
     A value out of range is refused, never clamped. :mod:`engine.parameter_table` says what each field takes and does;
     ``help(SamplingParams)`` and ``docs/sampling.md`` show it.
 
-    ``structured`` holds the reply to a form; it is not supported yet and raises :class:`UnsupportedParameterError`.
+    ``structured`` holds the reply to a form: a JSON schema, a regular expression, choices, or a grammar.
 
     Raises:
         InvalidRequestError: a ``ValueError`` that names the field, the value and the allowed range.
@@ -62,8 +62,8 @@ class SamplingParams:
     structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
-        if self.structured is not None:
-            raise UnsupportedParameterError(f"structured is not supported yet (got {self.structured!r})")
+        if self.structured is not None and not isinstance(self.structured, StructuredOutput):
+            raise _wrong("structured", self.structured, "a StructuredOutput")
         for name, parameter in PARAMETERS.items():
             object.__setattr__(self, name, _check(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict
+
+
+class JsonSpacing(TypedDict):
+    """llguidance's options for the white space in JSON."""
+
+    whitespace_flexible: bool
+    item_separator: str
+    key_separator: str
+
+
+def json_spacing() -> JsonSpacing:
+    """Returns the options for JSON as ``json.dumps`` writes it, which models have read most of.
+
+    Free white space would let a model go on writing blanks for ever.
+    """
+    return JsonSpacing(whitespace_flexible=False, item_separator=", ", key_separator=": ")
 
 
 class StructureKind(StrEnum):

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from engine.interface import Caller
 from engine.outputs import TokenLogprobs
 from engine.parameter_table import MAX_SEED
+from engine.sampling.grammar import ReplyGrammar
 from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request
@@ -35,6 +36,7 @@ def make_submission(
     params: SamplingParams,
     *,
     bans: Callable[[Request], Sequence[TokenBan]],
+    make_grammar: Callable[[Request], ReplyGrammar | None],
     make_detokenizer: Callable[[], Detokenizer],
     max_tokens: int,
     stop_token_ids: frozenset[int],
@@ -49,6 +51,7 @@ def make_submission(
 
     Args:
         bans: makes the token bans of one reply.
+        make_grammar: makes the matcher of one reply's grammar; None if the reply has no form to hold to.
         make_detokenizer: makes the detokenizer of one reply.
         num_shared_tokens: length of the prompt's prefix that depends on no user's text.
     """
@@ -78,6 +81,7 @@ def make_submission(
             num_prompt_tokens=request.num_prompt_tokens,
             stop_token_ids=stop_token_ids,
             bans=bans(request),
+            grammar=make_grammar(request),
         )
         siblings.append(Submission(request, sampling, make_detokenizer(), stream_id, index))
     first, *forks = siblings

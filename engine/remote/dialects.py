@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from engine.errors import UnsupportedParameterError
 from engine.parameter_table import PARAMETERS, Kind
+from engine.remote.structured_fields import structured_fields
 from engine.sampling_params import SamplingParams
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -176,4 +177,4 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
             value = {str(token): bias for token, bias in value.items()}
         fields[spelled] = list(value) if isinstance(value, tuple) else value
         fields |= dialect.extra_fields.get(spelled, NOTHING)
-    return fields
+    return fields | structured_fields(params.structured, dialect.title)

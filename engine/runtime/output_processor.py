@@ -172,6 +172,10 @@ class OutputProcessor:
                 request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
             elif request.is_finished:
                 _add_text(delta, submission.detokenizer.finish())
+            elif submission.sampling.is_complete:
+                self._scheduler.finish(request.id, FinishReason.STOP)
+                request.finish_reason = FinishReason.STOP
+                _add_text(delta, submission.detokenizer.finish())
         delta.token_ids += (token,)
         if request.id in computed.logprobs:
             delta.logprobs += (computed.logprobs[request.id],)

@@ -27,6 +27,7 @@ class ReplySyntax:
     tools: Schemas
     stop_in_reasoning: bool
     max_thinking_tokens: int | None = None
+    is_structure_of_answer: bool = True  #: ``params.structured`` describes the answer alone, not the thinking before it
 
     def make_parser(self) -> ReplyParser:
         """Makes the parser of one reply."""

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
@@ -18,6 +19,8 @@ from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
+from engine.sampling.grammar import AnswerGrammar, ReplyGrammar
+from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
@@ -35,6 +38,9 @@ from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
 from engine.text.word_matching import WordGuard
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 MAX_OPENING_TOKENS = 16
 """Tokens at the end of a prompt in which the template opens the thinking."""
@@ -62,6 +68,7 @@ class RequestProcessor:
         self._word_lists = _word_lists(self.vocabulary, settings)
         self._reply_format = _reply_format(settings, self._template.source)
         self._special_tokens = special_tokens_of(self._reply_format, model.tokenizer)
+        self._grammars = GrammarCompiler(self._make_ll_tokenizer, model.vocab_size)
 
     def render_chat(
         self,
@@ -91,8 +98,10 @@ class RequestProcessor:
                 raise InvalidRequestError(
                     "A reply that must call a tool cannot be held to another form. Leave out tool_choice or the form."
                 )
+            self._compile_call_grammar(grammar)
             resolved = replace(resolved, structured=grammar)
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
+        syntax = self._syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
         return RenderedChat(
             messages=tuple(message.copy() for message in messages),
             caller=caller,
@@ -100,9 +109,7 @@ class RequestProcessor:
             params=resolved,
             num_prompt_tokens=len(token_ids),
             max_model_len=self.max_model_len,
-            prompt=TokenizedPrompt(
-                token_ids, with_stop, partial_reply, num_shared, self._syntax(rendered.token_ids, options)
-            ),
+            prompt=TokenizedPrompt(token_ids, with_stop, partial_reply, num_shared, syntax),
             rendered=rendered,
             renderer=ref(self),
             options=options,
@@ -123,8 +130,8 @@ class RequestProcessor:
             if is_strict:
                 return None
             raise InvalidRequestError(
-                "Deskmate cannot make this model call a tool: its format of tool calls has no grammar here. Use the "
-                'tool_choice "auto".'
+                "tool_choice cannot make this model call a tool: its format of tool calls has no grammar here. Use "
+                '"auto".'
             )
         calls = self._reply_format.calls
         if is_strict and calls is not None and calls.starts_with:
@@ -140,7 +147,16 @@ class RequestProcessor:
         )
         return StructuredOutput(StructureKind.GRAMMAR, grammar)
 
-    def _syntax(self, prompt: Sequence[int], options: ChatOptions) -> ReplySyntax | None:
+    def _compile_call_grammar(self, grammar: StructuredOutput) -> None:
+        try:
+            self._grammars.compile(grammar)
+        except InvalidRequestError as error:
+            reason = str(error).partition("cannot be used: ")[2] or str(error)
+            raise InvalidRequestError(f"tools hold parameters that no call can be held to: {reason}") from error
+
+    def _syntax(
+        self, prompt: Sequence[int], options: ChatOptions, *, is_structure_of_answer: bool = True
+    ) -> ReplySyntax | None:
         """Returns how the reply to a rendered conversation is split."""
         is_offered = options.tool_choice is not ToolChoiceMode.NONE
         offered = {tool.name: tool.parameters for tool in options.tools if is_offered}
@@ -151,7 +167,9 @@ class RequestProcessor:
         if not options.parse_reply or not splits:
             return None
         is_thinking = self._ends_in_thinking(prompt)
-        return ReplySyntax(self._reply_format, is_thinking, offered, options.stop_in_reasoning, limit)
+        return ReplySyntax(
+            known, is_thinking, offered, options.stop_in_reasoning, limit, is_structure_of_answer=is_structure_of_answer
+        )
 
     def _render(
         self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None, options: ChatOptions
@@ -206,10 +224,14 @@ class RequestProcessor:
         max_tokens = (params.max_tokens if params is not None else None) or self.default_params.max_tokens
         return ContextBudget(self.max_model_len, max_tokens)
 
-    def is_fast_to_render(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
+    def is_fast_to_render(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, options: ChatOptions | None
+    ) -> bool:
         """Whether :meth:`render_chat` takes less time than handing it to a thread."""
-        # A new list of forbidden words takes a while to build.
-        return not (params and params.forbidden_words) and self._template.is_fast_to_render(messages)
+        # New lists of words and new grammars take a while to build.
+        if (params and (params.forbidden_words or params.structured)) or (options and options.tools):
+            return False
+        return self._template.is_fast_to_render(messages)
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``; empty if none does."""
@@ -236,6 +258,8 @@ class RequestProcessor:
             self._word_lists.get(resolved.forbidden_words)  # builds the list here rather than in the worker's thread
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
+        if resolved.structured is not None:
+            self._grammars.compile(resolved.structured)  # refuses it here, before anything is scheduled
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         self._check_token_ids(prompt, "The prompt holds")
@@ -297,6 +321,7 @@ class RequestProcessor:
             prompt,
             params,
             bans=lambda request: self._bans(request, partial_reply, syntax),
+            make_grammar=lambda request: self._make_grammar(request, partial_reply, syntax),
             make_detokenizer=lambda: self._make_detokenizer(params, partial_reply, syntax),
             max_tokens=min(params.max_tokens or max_reply_tokens, max_reply_tokens),
             stop_token_ids=stop_token_ids,
@@ -310,6 +335,37 @@ class RequestProcessor:
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
+
+    def _make_grammar(
+        self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None
+    ) -> ReplyGrammar | None:
+        structure = request.params.structured
+        if structure is None:
+            return None
+        grammar = self._grammars.compile(structure)
+        if syntax is None or not syntax.is_structure_of_answer:
+            return grammar.start(request.id, partial_reply)
+        tracker = self._thinking_tracker(partial_reply, syntax)
+        if tracker.is_thinking:
+            return AnswerGrammar(tracker, lambda: grammar.start(request.id), request.stop_token_ids)
+        return grammar.start(request.id, self._answer_tokens(partial_reply, syntax))
+
+    def _answer_tokens(self, partial_reply: Sequence[int], syntax: ReplySyntax) -> Sequence[int]:
+        """Returns the tokens of an unfinished reply after its thinking."""
+        tags = syntax.reply_format.reasoning
+        text = self._template.decode(partial_reply)
+        if tags is None or not (syntax.is_thinking or text.lstrip().startswith(tags.open.strip())):
+            return partial_reply
+        return self._template.encode_plain(text.partition(tags.close)[2].lstrip())
+
+    def _make_ll_tokenizer(self) -> LLTokenizer:
+        vocabulary, ids = self.vocabulary, range(self._vocab_size)
+        return make_ll_tokenizer(
+            [vocabulary.spelling(token_id) for token_id in ids],
+            [token_id for token_id in ids if vocabulary.is_special(token_id)],
+            sorted(self._eos_token_ids),
+            self._template.encode_plain,
+        )
 
     def _make_detokenizer(
         self, params: SamplingParams, partial_reply: Sequence[int], syntax: ReplySyntax | None
@@ -348,7 +404,9 @@ class RequestProcessor:
             # A tokenizer may have more tokens than its model, which never samples the rest.
             bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
         if syntax is not None and syntax.max_thinking_tokens is not None and syntax.reply_format.thinking_end:
-            closing = self._template.encode_plain(syntax.reply_format.thinking_end)
+            # A form begins right after the tag; where there is none, the model's blank lines follow.
+            end = syntax.reply_format.thinking_end
+            closing = self._template.encode_plain(end.rstrip() if request.params.structured else end)
             tracker = self._thinking_tracker(partial_reply, syntax)
             bans.append(ThinkingBudget(tracker, syntax.max_thinking_tokens, closing, self._vocab_size))
         return bans

@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.errors import EveryTokenBannedError, LogitsError
 from engine.parameter_table import PARAMETERS, Group
 from engine.sampling import cpu, gpu
+from engine.sampling.grammar import ReplyGrammar
 from engine.sampling.penalties import TokenCounts
 from engine.sampling_params import SamplingParams
 
@@ -57,6 +58,7 @@ class SamplingRow:
         num_prompt_tokens: where the reply starts in ``token_ids``.
         stop_token_ids: tokens that end the reply; banned while it is shorter than ``params.min_tokens``.
         bans: further bans; not shared with other rows, because they follow this reply's text.
+        grammar: holds the reply to a form.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class SamplingRow:
         num_prompt_tokens: int,
         stop_token_ids: frozenset[int] = frozenset(),
         bans: Sequence[TokenBan] = (),
+        grammar: ReplyGrammar | None = None,
     ) -> None:
         self.request_id = request_id
         self.seed = seed
@@ -76,7 +79,8 @@ class SamplingRow:
         self.num_prompt_tokens = num_prompt_tokens
         self.min_tokens = params.min_tokens
         self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
-        self._bans = tuple(bans)
+        self._bans = tuple(bans) if grammar is None else (*bans, grammar)
+        self.grammar = grammar
         self.temperature = _resolved(params.temperature, "temperature")
         self.is_greedy = self.temperature < GREEDY_BELOW
         self.top_k = int(_resolved(params.top_k, "top_k"))
@@ -111,6 +115,11 @@ class SamplingRow:
             return self._stop_ids if bans_the_end else _NO_TOKENS
         parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
         return np.concatenate([*parts, self._stop_ids] if bans_the_end else parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the reply's grammar leaves nothing that could follow."""
+        return self.grammar is not None and self.grammar.is_complete(self.token_ids, self.num_prompt_tokens)
 
     @property
     def counts(self) -> TokenCounts | None:
@@ -218,8 +227,8 @@ def _raise_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[Samp
     broken = tuple(rows[index].request_id for index in defective or unusable)
     if not defective:
         raise EveryTokenBannedError(
-            f"No token can come next in {', '.join(broken)}: all are banned, by forbidden words, bad words or "
-            "min_tokens. Forbid less.",
+            f"No token can come next in {', '.join(broken)}: all are banned, by forbidden words, bad words, "
+            "structured output or min_tokens. Forbid less.",
             request_ids=broken,
         )
     raise unusable_scores_error(broken)

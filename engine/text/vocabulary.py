@@ -56,6 +56,14 @@ class Vocabulary:
         """Whether this is a byte-fallback token: a run of these is decoded only as a whole."""
         return self._has_byte_fallback and _BYTE_PIECE.fullmatch(self._piece(token_id)) is not None
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether this is a special token, which no text spells."""
+        return token_id in self._special
+
+    def spelling(self, token_id: int) -> bytes:
+        """Returns a token's bytes; of a special token its name."""
+        return self._piece(token_id).encode() if token_id in self._special else self.data(token_id)
+
     def _piece(self, token_id: int) -> str:
         if self._backend is not None:
             return self._backend.id_to_token(token_id) or ""

@@ -9,7 +9,6 @@ import pytest
 from transformers import GenerationConfig
 
 from engine import InvalidRequestError, ModelLoadError, SamplingParams, StructuredOutput, StructureKind
-from engine.errors import UnsupportedParameterError
 from engine.parameter_table import PARAMETERS, Kind
 
 NAN = float("nan")
@@ -84,19 +83,11 @@ def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: 
     assert "got" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("structured", StructuredOutput(StructureKind.JSON_OBJECT)),
-    ],
-)
-def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None:
-    with pytest.raises(UnsupportedParameterError, match=f"{field} is not supported yet"):
-        SamplingParams(**cast(Any, {field: value}))
-
-
-def test_asking_for_nothing_of_what_is_not_built_is_fine() -> None:
-    SamplingParams(structured=None)
+def test_the_form_of_a_reply_is_a_structure() -> None:
+    structure = StructuredOutput(StructureKind.JSON_OBJECT)
+    assert SamplingParams(structured=structure).structured is structure
+    with pytest.raises(InvalidRequestError, match="structured must be a StructuredOutput"):
+        SamplingParams(structured=cast(Any, {"type": "object"}))
 
 
 def test_values_are_normalized_and_cannot_be_changed() -> None:
@@ -192,7 +183,7 @@ def test_every_field_is_in_the_table_with_its_type_and_default() -> None:
         Kind.TOKEN_BIASES: "Mapping[int, float] | None",
     }
     own = {field.name: (field.type, field.default) for field in fields(SamplingParams)}
-    del own["structured"]  # not supported yet
+    del own["structured"]  # a form, not a number or a list: not in the table
     assert own.keys() == PARAMETERS.keys()
     for name, parameter in PARAMETERS.items():
         type_, default = own[name]

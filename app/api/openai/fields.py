@@ -51,7 +51,7 @@ _LABEL: Final = NoOp(accepts_any=True)
 _TOOLS: Final = "asks for tool calls, which only /v1/chat/completions makes"
 _FUNCTIONS: Final = "is the old form of tools and tool_choice: send those instead"
 _SPEECH: Final = "asks for speech, but the model only writes text"
-_GRAMMAR: Final = "asks for output of a given form, which is not supported here"
+_GRAMMAR: Final = "is not how output of a given form is asked for here: send response_format or structured_outputs"
 _BEAMS: Final = "asks for beam search, which is not supported here"
 _MEDIA: Final = "is about images, sound or video, but the model only reads text"
 _TEMPLATE: Final = "changes the model's chat template, which is not supported here"
@@ -71,7 +71,6 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "parallel_tool_calls": _only(True, False),
     "functions": _only([], why=_FUNCTIONS),
     "function_call": _only("none", "auto", why=_FUNCTIONS),
-    "response_format": _only({"type": "text"}, why=_GRAMMAR),
     "modalities": _only(["text"], why=_SPEECH),
     "audio": _only(why=_SPEECH),
     "prediction": _only(),
@@ -110,8 +109,8 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     # vLLM and SGLang: structured output.
     **dict.fromkeys(
         (
-            *("structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice"),
-            *("guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern", "regex", "ebnf"),
+            *("structural_tag", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+            *("guided_decoding_backend", "guided_whitespace_pattern", "regex", "ebnf"),
         ),
         _only(why=_GRAMMAR),
     ),

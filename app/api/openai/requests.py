@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, 
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.messages import OPTION_SPELLING, ChatInput
+from app.api.openai.structured import ResponseFormat, StructuredOutputs, structured_output
 from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, PARAMETERS, Kind, SamplingParams
 
 MAX_CHOICES = 128
@@ -68,6 +69,12 @@ class BaseCompletionRequest(_WithParameters):
     #: Maps the engine's parameter names to the request's where they differ.
     spelling: ClassVar[Mapping[str, str]] = {}
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Maps the engine's parameter names to this request's fields where they differ."""
+        form = "response_format" if self.structured_outputs is None else "structured_outputs"
+        return {**self.spelling, "structured": form}
+
     model: str | None = Field(None, description="Default: the loaded model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -89,6 +96,12 @@ class BaseCompletionRequest(_WithParameters):
         max_length=256,
         description="Only requests with an equal salt share this one's prefix cache. With accounts, users never share "
         "it, not even where their system messages are equal.",
+    )
+    response_format: ResponseFormat | None = Field(
+        None, description="The form of the reply: text, json_object, or json_schema with a schema."
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="vLLM's field: one of json, json_object, regex, choice and grammar (Lark or GBNF)."
     )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
@@ -127,6 +140,7 @@ class BaseCompletionRequest(_WithParameters):
             "max_tokens": self.reply_limit(),
             "logprobs": self.reply_logprobs(),
             "prompt_logprobs": self.requested_prompt_logprobs(),
+            "structured": structured_output(self.response_format, self.structured_outputs),
         }
         return SamplingParams(**given)
 

@@ -84,7 +84,7 @@ async def chat_completions(
         deltas = services.admission.meter(identity.user_id, deltas, params.n)
         return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise to_openai_error(error, "messages", body.spelling) from error
+        raise to_openai_error(error, "messages", body.names) from error
 
 
 @router.post("/completions")
@@ -106,7 +106,7 @@ async def completions(
             deltas = drop_replies(deltas)
         return await _respond("text", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise to_openai_error(error, "prompt", body.spelling) from error
+        raise to_openai_error(error, "prompt", body.names) from error
 
 
 async def _prompts(body: CompletionRequest, engine: ChatEngine) -> Sequence[str | Sequence[int]]:
@@ -140,7 +140,7 @@ def _sampling(body: BaseCompletionRequest) -> SamplingParams:
     try:
         return body.sampling_params()
     except ValueError as error:
-        raise invalid_value(error, body.spelling) from error
+        raise invalid_value(error, body.names) from error
 
 
 async def _respond(

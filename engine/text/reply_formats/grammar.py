@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat_options import Tool
+from engine.structured_output import json_spacing
 from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
 
 _ANY_TEXT = "/(?s:.*)/"
@@ -155,7 +156,8 @@ class _Writer:
         return self._json({**shared, **schema})
 
     def _json(self, schema: Mapping[str, Any]) -> str:
-        return self._rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
+        spaced = {**schema, "x-guidance": json_spacing()}
+        return self._rule(f"%json {json.dumps(spaced, ensure_ascii=False)}")
 
     def _until(self, text: str) -> str:
         """Writes any text that ends with the first occurrence of this one."""

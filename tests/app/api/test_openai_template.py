@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -71,17 +72,54 @@ async def test_the_template_reads_its_variables(http: httpx.AsyncClient) -> None
     assert (await rendered(http, chat_template_kwargs={"shade": " dark"})).endswith("assistant: dark")
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
-    ],
-)
-async def test_what_nothing_enforces_is_refused_by_name(
-    http: httpx.AsyncClient, fields: dict[str, Any], param: str
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "parameters": schema, "strict": True}}
+
+
+CHOICES = [tool("weather", city={"enum": ["Oslo", "Rome"]}), tool("time", zone={"enum": ["UTC", "CET"]})]
+
+
+@pytest.mark.parametrize("chosen", ["required", "weather", "time"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_forced_call_is_one_of_the_tools_and_fits_its_schema(
+    http: httpx.AsyncClient, chosen: str, seed: int
 ) -> None:
+    choice: Any = chosen if chosen == "required" else {"type": "function", "function": {"name": chosen}}
+    limits = {"parallel_tool_calls": False, "thinking_token_budget": 8, "max_tokens": 200}
+    fields = {"tools": CHOICES, "tool_choice": choice, "seed": seed, "temperature": 1.5, **limits}
     answer = await http.post("/v1/chat/completions", json={"messages": HELLO, **fields})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
-    assert answer.json()["error"]["message"].startswith(param)
+    assert answer.status_code == 200, answer.text
+    reply = answer.json()["choices"][0]
+    assert reply["finish_reason"] in ("tool_calls", "stop"), reply
+    (call,) = reply["message"]["tool_calls"]
+    assert chosen in ("required", call["function"]["name"])
+    arguments = json.loads(call["function"]["arguments"])
+    values = {"weather": ("city", ("Oslo", "Rome")), "time": ("zone", ("UTC", "CET"))}
+    key, allowed = values[call["function"]["name"]]
+    assert [*arguments] == [key]
+    assert arguments[key] in allowed
+
+
+async def test_a_tool_that_no_call_can_be_held_to_is_refused_by_name(http: httpx.AsyncClient) -> None:
+    impossible = tool("f", a={"type": "string", "minLength": 3, "maxLength": 2})
+    fields = {"tools": [impossible], "tool_choice": "required"}
+    answer = await http.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "tools"
+
+
+async def test_a_form_holds_the_answer_and_leaves_open_thinking_free(http: httpx.AsyncClient) -> None:
+    fields: dict[str, Any] = {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["yes", "no"]}}},
+        "chat_template_kwargs": {"shade": "<think>"},
+        "thinking_token_budget": 6,
+        "temperature": 1.5,
+        "max_tokens": 100,
+    }
+    for seed in range(3):
+        answer = await http.post("/v1/chat/completions", json={"messages": HELLO, "seed": seed, **fields})
+        assert answer.status_code == 200, answer.text
+        message = answer.json()["choices"][0]["message"]
+        assert message["reasoning"]
+        assert json.loads(message["content"]) in ("yes", "no")

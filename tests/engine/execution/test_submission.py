@@ -17,6 +17,7 @@ def submitted(name: str, caller: Caller | None) -> Request:
         name,
         [1, 2, 3, 4],
         PARAMS,
+        make_grammar=lambda request: None,
         bans=lambda request: (),
         make_detokenizer=Mock,
         max_tokens=9,

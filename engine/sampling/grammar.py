@@ -1,0 +1,148 @@
+"""Holds one reply to a compiled grammar: the tokens that may come next, and whether the grammar is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InvalidRequestError, LogitsError
+from engine.text.reply_formats.token_bans import ThinkingTracker
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class ReplyGrammar(Protocol):
+    """Holds one reply to a form; also a :class:`engine.sampling.sampler.TokenBan`."""
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        """Returns the token ids that may not follow."""
+        ...
+
+    def is_complete(self, token_ids: Sequence[int], num_prompt_tokens: int) -> bool:
+        """Whether nothing can follow: the reply is complete without an end-of-sequence token."""
+        ...
+
+
+class Grammar:
+    """A compiled grammar, shared by all replies that are held to it. Safe to use from several threads.
+
+    Args:
+        matcher: at the start of the grammar, without error; never advanced.
+        vocab_size: number of the model's token ids.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    def start(self, request_id: str, partial_reply: Sequence[int] = ()) -> GrammarMatcher:
+        """Returns the matcher of one reply.
+
+        Args:
+            partial_reply: token ids at the end of the prompt that belong to the reply.
+
+        Raises:
+            InvalidRequestError: the partial reply does not fit the grammar.
+        """
+        matcher = self._matcher.deep_copy()
+        if partial_reply and not matcher.consume_tokens(list(partial_reply)):
+            raise InvalidRequestError(
+                "structured does not allow the unfinished reply as it is. Leave the form out, or start a new reply."
+            )
+        return GrammarMatcher(matcher, request_id, self._vocab_size)
+
+
+class GrammarMatcher:
+    """The place of one reply in its grammar, a :class:`engine.sampling.sampler.TokenBan`.
+
+    It follows the reply's token ids, also where some of them are dropped again.
+    """
+
+    def __init__(self, matcher: LLMatcher, request_id: str, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._request_id = request_id
+        self._vocab_size = vocab_size
+        self._consumed: list[int] = []
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        """Returns the token ids that may not follow.
+
+        Raises:
+            LogitsError: the grammar became too complex to follow; names the request.
+        """
+        self._follow(token_ids, num_prompt_tokens)
+        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        allowed = np.unpackbits(mask, count=self._vocab_size, bitorder="little")
+        return np.flatnonzero(allowed == 0)
+
+    def is_complete(self, token_ids: Sequence[int], num_prompt_tokens: int) -> bool:
+        """Whether nothing can follow: the reply is complete without an end-of-sequence token."""
+        self._follow(token_ids, num_prompt_tokens)
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def forced_tokens(self, token_ids: Sequence[int], num_prompt_tokens: int) -> list[int]:
+        """Returns the token ids that the grammar dictates next; empty where there is a choice."""
+        self._follow(token_ids, num_prompt_tokens)
+        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
+        kept = min(len(self._consumed), len(token_ids) - num_prompt_tokens)
+        if kept < len(self._consumed):
+            self._matcher.rollback(len(self._consumed) - kept)
+            del self._consumed[kept:]
+        new = list(token_ids[num_prompt_tokens + kept :])
+        if new:
+            self._matcher.consume_tokens(new)
+            self._check()
+            self._consumed += new
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().strip().split("\n", 1)[0][:200]
+            raise LogitsError(
+                f"The structure that {self._request_id} is held to became too complex: {reason}. Simplify it.",
+                request_ids=(self._request_id,),
+            )
+
+
+class AnswerGrammar:
+    """Holds a reply's answer to a grammar, and leaves the thinking before it free.
+
+    Args:
+        tracker: follows the reply, and knows when its thinking is closed.
+        make_matcher: starts the grammar, at the answer's first token.
+        stop_token_ids: end a reply; they may not end it before its answer.
+    """
+
+    def __init__(
+        self, tracker: ThinkingTracker, make_matcher: Callable[[], GrammarMatcher], stop_token_ids: Iterable[int]
+    ) -> None:
+        self._tracker = tracker
+        self._make_matcher = make_matcher
+        self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
+        self._matcher: GrammarMatcher | None = None
+        self._start = 0  # of the answer
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        """Returns the token ids that may not follow."""
+        matcher = self._follow(token_ids, num_prompt_tokens)
+        return self._stop_ids if matcher is None else matcher.banned(token_ids, self._start)
+
+    def is_complete(self, token_ids: Sequence[int], num_prompt_tokens: int) -> bool:
+        """Whether nothing can follow the answer as it is."""
+        matcher = self._follow(token_ids, num_prompt_tokens)
+        return matcher is not None and matcher.is_complete(token_ids, self._start)
+
+    def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher | None:
+        if self._matcher is None:
+            self._tracker.follow(token_ids, num_prompt_tokens)
+            if self._tracker.is_thinking:
+                return None
+            self._start = len(token_ids)
+            self._matcher = self._make_matcher()
+        return self._matcher

@@ -1,0 +1,241 @@
+"""Compiles structures to grammars, within limits of time, size and nesting, and caches them by content.
+
+The library is llguidance (https://github.com/guidance-ai/llguidance), imported with the first structure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from engine.errors import InvalidRequestError
+from engine.sampling.grammar import Grammar
+from engine.structured_output import StructuredOutput, StructureKind, json_spacing
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
+
+MAX_DEFINITION_CHARS = 256 * 1024
+"""Characters of a schema, a grammar or a list of choices; a longer one is refused."""
+MAX_REGEX_CHARS = 16 * 1024
+MAX_NESTING = 100
+"""Levels of objects and lists in a schema; serde_json, which reads it, stops at 128."""
+MAX_CHOICES = 2000
+MAX_CACHED = 128
+"""Compiled grammars and refusals that are kept; the one that was used longest ago is evicted."""
+_INITIAL_LEXER_FUEL = 1_000_000  # llguidance states 50,000 a millisecond, so compiling a lexer stops within about 20 ms
+_STEP_LEXER_FUEL = 200_000  # 14,000 a millisecond: about 14 ms for one token
+_MAX_GRAMMAR_SIZE = 500_000  # symbols
+
+
+class GrammarCompiler:
+    """Compiles and caches the grammars of one model. Safe to use from several threads; compiles one at a time.
+
+    Args:
+        make_tokenizer: makes llguidance's view of the model's vocabulary; called once, with the first structure.
+        vocab_size: number of the model's token ids.
+    """
+
+    def __init__(self, make_tokenizer: Callable[[], LLTokenizer], vocab_size: int) -> None:
+        self._make_tokenizer = make_tokenizer
+        self._vocab_size = vocab_size
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[StructuredOutput, Grammar | str] = OrderedDict()
+        self._lock = Lock()
+
+    def compile(self, structure: StructuredOutput) -> Grammar:
+        """Returns the grammar of a structure, compiled or from the cache.
+
+        Raises:
+            InvalidRequestError: it is malformed, impossible or too large; names the place and the reason.
+        """
+        limit = MAX_REGEX_CHARS if structure.kind is StructureKind.REGEX else MAX_DEFINITION_CHARS
+        if len(structure.definition) > limit:
+            raise _refusal(
+                structure.kind, f"it has {len(structure.definition):,} characters, and at most {limit:,} fit"
+            )
+        with self._lock:
+            found = self._compiled.get(structure)
+            if found is None:
+                try:
+                    found = self._compile(structure)
+                except InvalidRequestError as error:
+                    found = str(error)
+                self._compiled[structure] = found
+                if len(self._compiled) > MAX_CACHED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(structure)
+        if isinstance(found, str):
+            raise InvalidRequestError(found)
+        return found
+
+    def _compile(self, structure: StructuredOutput) -> Grammar:
+        from llguidance import LLMatcher
+
+        text = _to_grammar(structure)
+        if self._tokenizer is None:
+            self._tokenizer = self._make_tokenizer()
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise _refusal(structure.kind, _reason(matcher.get_error()))
+        probe = matcher.deep_copy()
+        forced = probe.compute_ff_tokens()
+        mask = np.frombuffer(probe.compute_bitmask(), dtype=np.uint8)
+        if probe.is_error():
+            raise _refusal(structure.kind, _reason(probe.get_error()))
+        if not mask.any() or probe.stop_reason() == "NoExtensionBias":
+            raise _refusal(structure.kind, "no text can match it")
+        # A value that must hold itself forces a text without end.
+        if forced and not probe.consume_tokens(forced):
+            raise _refusal(structure.kind, _reason(probe.get_error()))
+        return Grammar(matcher, self._vocab_size)
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=_INITIAL_LEXER_FUEL,
+        step_lexer_fuel=_STEP_LEXER_FUEL,
+        max_grammar_size=_MAX_GRAMMAR_SIZE,
+        verbose_errors=False,
+    )
+
+
+def _to_grammar(structure: StructuredOutput) -> str:
+    """Returns a structure in llguidance's own notation."""
+    from llguidance import LLMatcher
+
+    kind, definition = structure.kind, structure.definition
+    if kind is StructureKind.JSON_OBJECT:
+        return _json_grammar({"type": "object"}, structure)
+    if kind is StructureKind.JSON_SCHEMA:
+        schema = _read_json(kind, definition)
+        if not isinstance(schema, dict | bool):
+            raise _refusal(kind, f"a schema is an object, not {type(schema).__name__}")
+        if schema is False:
+            raise _refusal(kind, "no text can match it")
+        return _json_grammar({} if schema is True else schema, structure)
+    if kind is StructureKind.REGEX:
+        return LLMatcher.grammar_from_regex(definition)
+    if kind is StructureKind.CHOICE:
+        choices = _read_json(kind, definition)
+        if not isinstance(choices, list) or not choices or not all(isinstance(one, str) and one for one in choices):
+            raise _refusal(kind, "it must be a list of one or more texts that are not empty")
+        if len(choices) > MAX_CHOICES:
+            raise _refusal(kind, f"it has {len(choices):,} choices, and at most {MAX_CHOICES:,} fit")
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+    if kind is StructureKind.GRAMMAR:
+        return LLMatcher.grammar_from_lark(_as_lark(definition))
+    raise _refusal(kind, "structural tags are not supported yet")
+
+
+def _json_grammar(schema: dict[str, Any], structure: StructuredOutput) -> str:
+    """Returns the grammar of a schema's values; without a pattern, white space is as ``json.dumps`` writes it."""
+    from llguidance import LLMatcher
+
+    pattern = structure.whitespace_pattern
+    if pattern is None:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=cast("JsonCompileOptions", json_spacing()))
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": pattern})
+
+
+def _as_lark(text: str) -> str:
+    """Returns a grammar as Lark: as it is, or converted from llama.cpp's GBNF."""
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except (GbnfToLarkError, RecursionError, ValueError) as error:
+        raise _refusal(StructureKind.GRAMMAR, _reason(str(error))) from error
+
+
+def _read_json(kind: StructureKind, text: str) -> Any:
+    depth = _nesting(text)
+    if depth > MAX_NESTING:
+        raise _refusal(kind, f"it is nested {depth:,} levels deep, and at most {MAX_NESTING} are read")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _refusal(kind, f"it is not JSON: {error}") from error
+
+
+def _nesting(text: str) -> int:
+    """Returns how deep brackets are nested outside of strings, without recursion."""
+    depth = deepest = 0
+    in_string = is_escaped = False
+    for character in text:
+        if in_string:
+            if is_escaped:
+                is_escaped = False
+            elif character == "\\":
+                is_escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+_NAMES = {
+    StructureKind.JSON_OBJECT: "JSON object",
+    StructureKind.JSON_SCHEMA: "JSON schema",
+    StructureKind.REGEX: "regular expression",
+    StructureKind.CHOICE: "list of choices",
+    StructureKind.GRAMMAR: "grammar",
+    StructureKind.STRUCTURAL_TAG: "structural tag",
+}
+
+
+def _refusal(kind: StructureKind, reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"structured holds a {_NAMES[kind]} that cannot be used: {reason}.")
+
+
+def _reason(message: str) -> str:
+    """Returns the first lines of llguidance's message as one, without its own prefix and suffix."""
+    if message.startswith("NoExtension"):
+        return "no text can match it"
+    lines = [line.strip() for line in message.replace("<non-verbose/>", "").split("\n") if line.strip()]
+    return " ".join(lines[:3]).rstrip(".")[:300]
+
+
+class _Words:
+    """A vocabulary as llguidance's ``TokenizerWrapper`` reads it."""
+
+    def __init__(self, tokens: Sequence[bytes], special: Sequence[int], eos: int, encode: Callable[[str], list[int]]):
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos_token_id = eos
+        self.bos_token_id = None
+        self._encode = encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode("utf-8", errors="replace"))
+
+
+def make_ll_tokenizer(
+    tokens: Sequence[bytes], special: Sequence[int], eos_token_ids: Sequence[int], encode: Callable[[str], list[int]]
+) -> LLTokenizer:
+    """Returns llguidance's view of a vocabulary.
+
+    Args:
+        tokens: the bytes of each token id, of special tokens their names; empty for ids that only exist in the logits.
+        special: ids of special tokens, which no text matches.
+        eos_token_ids: end a reply where its grammar is complete.
+        encode: tokenizes a text without special tokens.
+    """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    eos = list(eos_token_ids)
+    return LLTokenizer(TokenizerWrapper(_Words(tokens, special, eos[0], encode)), n_vocab=len(tokens), eos_token=eos)
