@@ -123,6 +123,14 @@ class AppSettings(BaseSettings):
         "X-Ignored-Fields header.",
     )
     max_message_chars: int = Field(200_000, ge=1, description="Maximum length of a message in characters.")
+    mcp_file: Path = Field(
+        Path("mcp.json"), description="File that defines MCP servers, whose tools `deskmate tool` lists and calls."
+    )
+    egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Hosts, addresses or networks such as 10.0.0.0/8 that tool servers at an address may have although "
+        "they are private, separated by commas.",
+    )
     max_import_mb: int = Field(
         200,
         ge=1,
@@ -136,7 +144,7 @@ class AppSettings(BaseSettings):
             raise ValueError("must not contain a question mark, which starts the options in the database's URL")
         return value
 
-    @field_validator("allowed_hosts", "trusted_proxies", "cors_origins", mode="before")
+    @field_validator("allowed_hosts", "trusted_proxies", "cors_origins", "egress_allow", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):

@@ -52,8 +52,19 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
         yield _tried("C++ decoder", describe_native_decoder)
     yield _tried("address", lambda: _address(settings))
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
+    yield _tried("tool servers", lambda: _tool_servers(settings.mcp_file))
     yield _tried("database", lambda: _database(settings.resolved_database_url))
     yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(engine))
+
+
+def _tool_servers(path: Path) -> str:
+    from app.tools.mcp_file import McpFileError, read_mcp_file
+
+    try:
+        names = read_mcp_file(path)
+    except McpFileError as error:
+        raise StartupError(str(error)) from error
+    return f"{path} defines {', '.join(names)}" if names else f"none: {path} defines no MCP servers"
 
 
 def _tried(subject: str, look: Callable[[], str]) -> Finding:

@@ -17,6 +17,7 @@ import typer
 from app.cli.db import db
 from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
 from app.cli.model import model
+from app.cli.tool import tool
 from app.cli.user import user
 from app.errors import AppError
 from app.settings import AppSettings
@@ -32,6 +33,7 @@ cli = typer.Typer(
 )
 cli.add_typer(db, name="db")
 cli.add_typer(model, name="model")
+cli.add_typer(tool, name="tool")
 cli.add_typer(user, name="user")
 
 

@@ -1,0 +1,1 @@
+"""Requests to other servers: one check of where they may go."""

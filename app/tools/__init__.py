@@ -1,0 +1,1 @@
+"""Tools that a chat's model may call: the operator's MCP servers."""

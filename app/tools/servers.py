@@ -1,0 +1,172 @@
+"""The operator's tool servers: which tools they offer, and calls of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.egress.policy import EgressPolicy
+from app.tools.connection import Connection, ServerTool, ToolServerError
+from app.tools.mcp_file import HttpServer, McpServer, StdioServer
+from app.tools.results import ToolResult
+from engine import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp import Client
+
+MAX_TOOLS_PER_SERVER = 64
+MAX_DESCRIPTION_CHARS = 2_000
+MAX_SCHEMA_CHARS = 32_000
+MAX_NAME_CHARS = 64
+"""Characters of a function's name that OpenAI's API and chat templates allow."""
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool of a server, under the name by which a model calls it."""
+
+    server: str
+    tool: ServerTool
+
+    @property
+    def name(self) -> str:
+        """The server's and the tool's name, ``server__tool``, in the characters that models are given."""
+        return f"{self.server}__{_UNUSUAL.sub('_', self.tool.name)}"[:MAX_NAME_CHARS]
+
+    def for_engine(self) -> Tool:
+        return Tool(self.name, self.tool.description[:MAX_DESCRIPTION_CHARS], self.tool.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server with its tools, or the reason why it has none."""
+
+    name: str
+    tools: tuple[OfferedTool, ...] = ()
+    problem: str | None = None
+
+
+class ToolServers:
+    """All servers of the operator's file. Each connects when it is first used.
+
+    Args:
+        servers: by name, see :func:`app.tools.mcp_file.read_mcp_file`.
+        egress: where servers at an address may be.
+    """
+
+    def __init__(self, servers: Mapping[str, McpServer], egress: EgressPolicy) -> None:
+        self._servers = dict(servers)
+        self._connections = {
+            name: Connection(name, _maker(server, egress), server.timeout_seconds) for name, server in servers.items()
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._servers)
+
+    async def statuses(self) -> list[ServerStatus]:
+        """Asks all servers for their tools, at the same time; one that fails has a problem and no tools."""
+        return list(await asyncio.gather(*(self._status(name) for name in self._servers)))
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Calls an offered tool.
+
+        Args:
+            name: as :attr:`OfferedTool.name`.
+            arguments: JSON text, an object.
+
+        Returns:
+            The result. What a model can mend, such as a wrong name or arguments, is a result that is an error.
+
+        Raises:
+            ToolServerError: the server cannot be used.
+        """
+        server = next((one for one in self._servers if name.startswith(f"{one}__")), None)
+        if server is None:
+            return ToolResult(f"There is no tool {name}.", is_error=True)
+        offered = {tool.name: tool for tool in await self._offered(server)}
+        if name not in offered:
+            return ToolResult(f"There is no tool {name}. {server} has: {', '.join(offered)}.", is_error=True)
+        try:
+            parsed = json.loads(arguments or "{}")
+        except (json.JSONDecodeError, RecursionError) as error:
+            return ToolResult(f"The arguments are not JSON: {error}.", is_error=True)
+        if not isinstance(parsed, dict):
+            return ToolResult("The arguments must be a JSON object.", is_error=True)
+        return await self._connections[server].call(offered[name].tool.name, parsed)
+
+    async def close(self) -> None:
+        """Ends all connections, and the servers that are programs."""
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _status(self, name: str) -> ServerStatus:
+        try:
+            return ServerStatus(name, tuple(await self._offered(name)))
+        except ToolServerError as error:
+            return ServerStatus(name, problem=str(error))
+
+    async def _offered(self, name: str) -> list[OfferedTool]:
+        """Returns the tools of a server that the operator offers and a model can be given.
+
+        Raises:
+            ToolServerError: the server cannot be used, or two of its tools have the same name.
+        """
+        chosen = self._servers[name].tools
+        listed = await self._connections[name].tools()
+        if chosen is not None:
+            missing = set(chosen) - {tool.name for tool in listed}
+            if missing:
+                raise ToolServerError(f"{name} has no tool {', '.join(sorted(missing))}, which mcp.json offers.")
+            listed = [tool for tool in listed if tool.name in chosen]
+        if len(listed) > MAX_TOOLS_PER_SERVER:
+            raise ToolServerError(
+                f"{name} has {len(listed)} tools, more than the {MAX_TOOLS_PER_SERVER} that are offered. Name those to "
+                'offer in mcp.json, as "tools": [...].'
+            )
+        offered = [OfferedTool(name, tool) for tool in listed]
+        for tool in listed:
+            if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
+                raise ToolServerError(f"The arguments of {name}'s tool {tool.name} have a schema that is too large.")
+        if len({one.name for one in offered}) < len(offered):
+            raise ToolServerError(f"Two tools of {name} have the same name in the characters that models are given.")
+        return offered
+
+
+def _maker(server: McpServer, egress: EgressPolicy) -> Callable[[], AbstractAsyncContextManager[Client]]:
+    """Returns a function that makes clients of a server."""
+    if isinstance(server, StdioServer):
+        return partial(_stdio_client, server)
+    return partial(_http_client, server, egress)
+
+
+def _stdio_client(server: StdioServer) -> AbstractAsyncContextManager[Client]:
+    from mcp import Client, StdioServerParameters
+
+    return Client(
+        StdioServerParameters(
+            command=server.command, args=list(server.args), env=dict(server.env) or None, cwd=server.cwd
+        )
+    )
+
+
+@asynccontextmanager
+async def _http_client(server: HttpServer, egress: EgressPolicy) -> AsyncGenerator[Client]:
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+    from app.egress.client import checked_client
+
+    async with (
+        checked_client(egress, headers=server.headers, timeout_s=server.timeout_seconds) as http,
+        Client(streamable_http_client(server.url, http_client=http)) as client,
+    ):
+        yield client

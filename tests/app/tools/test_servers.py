@@ -1,0 +1,165 @@
+"""Tool servers that answer, answer wrongly, hang, die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp import Client
+from mcp.server.mcpserver import Image, MCPServer
+
+from app.egress.policy import EgressPolicy
+from app.tools import connection
+from app.tools.connection import Connection, ToolServerError
+from app.tools.mcp_file import HttpServer, StdioServer
+from app.tools.results import MAX_RESULT_CHARS
+from app.tools.servers import ToolServers
+
+PROGRAM = """
+import os, sys
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("orders")
+
+@server.tool(description="Adds two numbers.")
+def add(a: int, b: int) -> int:
+    return a + b
+
+@server.tool()
+def die() -> str:
+    os._exit(3)
+
+@server.tool()
+def secret() -> str:
+    return os.environ.get("APP_SECRET_KEY", "none")
+
+server.run()
+"""
+
+
+@asynccontextmanager
+async def served(server: MCPServer, *, timeout_s: float = 5.0) -> AsyncGenerator[ToolServers]:
+    servers = ToolServers({"demo": HttpServer(url="http://tools.example/mcp")}, EgressPolicy())
+    servers._connections["demo"] = Connection("demo", lambda: Client(server), timeout_s)
+    try:
+        yield servers
+    finally:
+        await servers.close()
+
+
+def demo() -> MCPServer:
+    server = MCPServer("demo")
+
+    @server.tool(description="Adds two numbers.")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool()
+    async def hang() -> str:
+        await asyncio.sleep(3600)
+        return "never"
+
+    @server.tool()
+    def fail() -> str:
+        raise ValueError("the order does not exist")
+
+    @server.tool()
+    def large() -> str:
+        return "x" * (10 * MAX_RESULT_CHARS)
+
+    @server.tool()
+    def picture() -> Image:
+        return Image(data=base64.b64decode("iVBORw0KGgo="), format="png")
+
+    return server
+
+
+async def test_tools_are_offered_under_their_servers_name_and_called() -> None:
+    async with served(demo()) as servers:
+        [status] = await servers.statuses()
+        assert [tool.name for tool in status.tools][:2] == ["demo__add", "demo__hang"]
+        tool = status.tools[0].for_engine()
+        assert tool.description == "Adds two numbers."
+        assert tool.parameters is not None
+        assert set(tool.parameters["properties"]) == {"a", "b"}
+        assert (await servers.call("demo__add", '{"a": 2, "b": 3}')).text == "5"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("demo__add", '{"a": 2', "not JSON"),
+        ("demo__add", "[1, 2]", "JSON object"),
+        ("demo__add", '{"a": "two", "b": 3}', "validation error"),
+        ("demo__sub", "{}", "demo has: demo__add"),
+        ("other__add", "{}", "no tool other__add"),
+        ("demo__fail", "{}", "Error executing tool fail"),
+    ],
+)
+async def test_what_the_model_can_mend_is_told_as_a_result(name: str, arguments: str, said: str) -> None:
+    async with served(demo()) as servers:
+        result = await servers.call(name, arguments)
+        assert result.is_error
+        assert said in result.text
+
+
+async def test_a_large_result_is_cut_and_a_picture_is_named() -> None:
+    async with served(demo()) as servers:
+        large = (await servers.call("demo__large", "{}")).text
+        assert len(large) < MAX_RESULT_CHARS + 100
+        assert large.endswith(f"the result has {10 * MAX_RESULT_CHARS:,} characters.)")
+        assert "image/png" in (await servers.call("demo__picture", "{}")).text
+
+
+async def test_a_tool_that_never_answers_ends_in_time_and_the_next_call_works() -> None:
+    async with served(demo(), timeout_s=0.3) as servers:
+        with pytest.raises(ToolServerError, match=r"demo did not answer within 0\.3 seconds"):
+            await servers.call("demo__hang", "{}")
+        assert (await servers.call("demo__add", '{"a": 1, "b": 1}')).text == "2"
+
+
+async def test_only_the_tools_that_the_operator_names_are_offered() -> None:
+    servers = ToolServers({"demo": HttpServer(url="http://x.example/mcp", tools=("add",))}, EgressPolicy())
+    servers._connections["demo"] = Connection("demo", lambda: Client(demo()), 5)
+    assert [tool.name for tool in (await servers.statuses())[0].tools] == ["demo__add"]
+    assert (await servers.call("demo__fail", "{}")).is_error
+    await servers.close()
+
+
+async def test_a_program_that_dies_is_started_again_and_gets_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_SECRET_KEY", "hidden")
+    path = tmp_path / "server.py"
+    path.write_text(PROGRAM)
+    servers = ToolServers({"orders": StdioServer(command=sys.executable, args=(str(path),))}, EgressPolicy())
+    assert (await servers.call("orders__secret", "{}")).text == "none"
+    with pytest.raises(ToolServerError, match="orders"):
+        await servers.call("orders__die", "{}")
+    assert (await servers.call("orders__add", '{"a": 20, "b": 3}')).text == "23"
+    await servers.close()
+
+
+async def test_a_server_that_is_not_there_is_a_problem_and_is_not_tried_at_once_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = ToolServers({"gone": StdioServer(command="/no/such/program")}, EgressPolicy())
+    [status] = await servers.statuses()
+    assert status.problem is not None
+    assert "gone cannot be reached" in status.problem
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0)  # a second try would fail with another sentence
+    assert (await servers.statuses())[0].problem == status.problem
+    await servers.close()
+
+
+async def test_a_server_at_a_private_address_is_refused_unless_it_is_listed() -> None:
+    servers = ToolServers({"meta": HttpServer(url="http://169.254.169.254/mcp")}, EgressPolicy())
+    [status] = await servers.statuses()
+    assert status.problem is not None
+    assert "private address" in status.problem
+    assert "APP_EGRESS_ALLOW" in status.problem
+    await servers.close()
