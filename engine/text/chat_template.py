@@ -18,6 +18,7 @@ from engine.text.content_format import ContentFormat, detect_content_format
 from engine.text.reply_formats.reply_format import Tags
 from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenizer, make_sentinels, split_at
 from engine.text.template_inputs import (
+    check_names,
     check_tools,
     reasoning_fields,
     template_messages,
@@ -85,6 +86,9 @@ class ChatTemplate:
         self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._reasoning_fields = reasoning_fields(self.source)
+        self._control_tokens = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | {
+            *tokenizer.all_special_tokens
+        }
         self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
@@ -151,6 +155,10 @@ class ChatTemplate:
         self._refuse_left_out(messages)
         conversation = template_messages(messages, self._reasoning_fields)
         variables = self._variables(options) if options is not None else {}
+        for message in conversation:
+            check_names("messages", message.get("tool_calls"), self._control_tokens)
+        check_names("tools", variables.get("tools"), self._control_tokens)
+        check_names("chat_template_kwargs", variables, self._control_tokens)
         replies = [
             ReplyMessage(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
@@ -278,8 +286,8 @@ class ChatTemplate:
         variables = template_variables(options, self.source)
         if "tools" in variables and not self._renders_tools:
             raise InvalidRequestError(
-                "The model's chat template does not show tools, so that the model would never see them. Use a model "
-                "that was trained to call tools, or leave out tools."
+                "tools are not shown by the model's chat template, so that the model would never see them. Use a model "
+                "that was trained to call tools, or leave them out."
             )
         return variables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from engine.chat_options import ChatOptions, Tool, ToolCall, ToolChoiceMode
@@ -130,3 +130,29 @@ def check_tools(options: ChatOptions) -> None:
             raise InvalidRequestError("tool_choice requires a tool, but no tools are offered.")
     elif chosen.name not in names:
         raise InvalidRequestError(f"tool_choice names {chosen.name[:64]!r}, which is not among the tools offered.")
+
+
+def check_names(field: str, value: Any, control_tokens: Collection[str]) -> None:
+    """Refuses control tokens in the names of a JSON value's members.
+
+    transformers' ``sanitize_control_tokens`` keeps those in texts from being read as the real ones, but not those in
+    the keys of dictionaries, such as the names of a tool's parameters.
+
+    Args:
+        field: what holds the value, for the message.
+
+    Raises:
+        InvalidRequestError: a name contains one.
+    """
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            for token in control_tokens:
+                if token in str(key):
+                    raise InvalidRequestError(
+                        f"{field} holds the name {str(key)[:64]!r}, and {token} in it is this model's control token. "
+                        "Choose another name."
+                    )
+            check_names(field, one, control_tokens)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            check_names(field, one, control_tokens)
