@@ -85,6 +85,6 @@ def test_options_that_no_template_can_render_are_refused(options: ChatOptions, r
 
 def test_a_template_that_does_not_show_tools_refuses_them() -> None:
     tokenizer = byte_level_tokenizer()
-    with pytest.raises(InvalidRequestError, match="^tools are not shown"):
+    with pytest.raises(InvalidRequestError, match=r"^tools are not shown"):
         ChatTemplate(tokenizer).render([USER], options=ChatOptions(tools=(ADD,)))
     ChatTemplate(tokenizer).render([USER], options=ChatOptions(tools=(ADD,), tool_choice=ToolChoiceMode.NONE))
