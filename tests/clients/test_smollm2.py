@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
 import pytest_asyncio
+from pydantic import BaseModel
 
 from engine import Engine, EngineSettings
 from testing.smollm2 import smollm2
@@ -47,6 +49,29 @@ async def test_openai(url: str) -> None:
     assert final.usage is not None
     assert final.usage.completion_tokens_details is not None
     assert final.usage.completion_tokens_details.reasoning_tokens == 0
+
+
+class Capital(BaseModel):
+    country: str
+    capital: str
+
+
+async def test_openai_parses_an_object_of_a_schema(url: str) -> None:
+    messages: list[Any] = [{"role": "user", "content": f"{QUESTION} Answer in JSON."}]
+    asked: dict[str, Any] = {"model": "fake", "messages": messages, "temperature": 0, "max_tokens": 64}
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        whole = await client.chat.completions.parse(response_format=Capital, **asked)
+        async with client.chat.completions.stream(response_format=Capital, **asked) as stream:
+            final = await stream.get_final_completion()
+    assert whole.choices[0].message.parsed is not None
+    assert "Paris" in whole.choices[0].message.parsed.capital
+    assert final.choices[0].message.parsed == whole.choices[0].message.parsed
+
+
+async def test_typed_objects(url: str) -> None:
+    answer = await run_python("typed_objects.py", url)
+    assert [*answer] == ["instructor", "langchain", "pydantic_ai"]
+    assert all("Paris" in one["capital"] for one in answer.values()), answer
 
 
 async def test_langchain(url: str) -> None:
