@@ -101,6 +101,7 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         attention=core.kernel.name,
         num_parameters=model.num_parameters,
         has_chat_template=bool(model.tokenizer.chat_template),
+        can_think=core.request_processor.can_think,
         has_unused_adapter=model.has_unused_adapter,
         quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,

@@ -34,6 +34,7 @@ from engine.text.reply_formats.detection import detect_reply_format, named_reply
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
+from engine.text.template_inputs import has_thinking_switch
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
@@ -69,6 +70,11 @@ class RequestProcessor:
         self._reply_format = _reply_format(settings, self._template.source)
         self._special_tokens = special_tokens_of(self._reply_format, model.tokenizer)
         self._grammars = GrammarCompiler(self._make_ll_tokenizer, model.vocab_size)
+
+    @property
+    def can_think(self) -> bool:
+        """Whether the model thinks or not as a request asks."""
+        return has_thinking_switch(self._template.source)
 
     def render_chat(
         self,

@@ -31,6 +31,11 @@ def reasoning_fields(template: str) -> tuple[str, ...]:
     return tuple(name for name in _REASONING_FIELDS if re.search(rf"[.'\"]{name}\b", template))
 
 
+def has_thinking_switch(template: str) -> bool:
+    """Whether a chat template reads a variable that turns thinking on and off."""
+    return any(re.search(rf"(?<![\w.'\"]){name}\b(?!['\"])", template) for name in _THINKING_VARIABLES)
+
+
 def template_messages(messages: Sequence[ChatMessage], reasoning_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns the messages as templates take them, without the fields that only this engine uses."""
     names: dict[str, str] = {}  # of the tools, by the call's id

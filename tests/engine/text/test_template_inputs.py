@@ -8,6 +8,7 @@ from engine.chat_options import ChatOptions, NamedTool, Tool, ToolCall, ToolChoi
 from engine.errors import InvalidRequestError
 from engine.interface import ChatMessage
 from engine.text.chat_template import ChatTemplate
+from engine.text.template_inputs import has_thinking_switch
 from testing.tokenizers import byte_level_tokenizer
 
 # Written after the form of Qwen's: tools in the system message, calls as JSON, thinking of the last turn only.
@@ -88,3 +89,16 @@ def test_a_template_that_does_not_show_tools_refuses_them() -> None:
     with pytest.raises(InvalidRequestError, match=r"^tools are not shown"):
         ChatTemplate(tokenizer).render([USER], options=ChatOptions(tools=(ADD,)))
     ChatTemplate(tokenizer).render([USER], options=ChatOptions(tools=(ADD,), tool_choice=ToolChoiceMode.NONE))
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}", True),
+        ("{% if thinking %}<think>{% endif %}", True),
+        ("{{ message.thinking }}{{ message['thinking'] }}{{ message.get('enable_thinking') }}", False),
+        ("<think>{{ messages }}", False),
+    ],
+)
+def test_a_switch_of_thinking_is_a_variable_that_the_template_reads(template: str, expected: bool) -> None:
+    assert has_thinking_switch(template) is expected
