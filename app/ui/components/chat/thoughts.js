@@ -23,7 +23,7 @@ export class Thoughts {
   constructor({ reasoning = "", reasoning_seconds: seconds = null }) {
     this.dots = make("span", { class: "dm-dots", hidden: true });
     this.label = make("span");
-    this.text = make("div", { class: "dm-thoughts-text dm-text dm-markdown" });
+    this.text = make("div", { class: "dm-thoughts-text dm-markdown" });
     this.element = make(
       "details",
       { class: "dm-thoughts", hidden: true, ontoggle: () => this.#draw() },
