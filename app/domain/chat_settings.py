@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model, field_validator
 
 from app.domain.text import clean_text
 from app.errors import InvalidInput
-from engine import PARAMETERS, ChatOptions, Kind, Parameter, SamplingParams
+from engine import PARAMETERS, ChatOptions, Kind, Parameter, SamplingParams, StructuredOutput, StructureKind
 
 MAX_SYSTEM_PROMPT_CHARS = 200_000
 """In characters. Every reply stores the system prompt that it was generated with."""
@@ -67,6 +68,7 @@ class ChatSettings(_WithParameters):
     max_thinking_tokens: int | None = Field(
         None, ge=1, le=MAX_THINKING_TOKENS, strict=True, description="Tokens of thinking after which the answer begins."
     )
+    json_schema: str | None = Field(None, description="JSON schema that each reply is held to. Null: free text.")
 
     if TYPE_CHECKING:  # the parameters' fields are known at run time only
 
@@ -120,13 +122,23 @@ class ChatSettings(_WithParameters):
                 f"The system prompt is {len(self.system_prompt):,} characters long; at most "
                 f"{MAX_SYSTEM_PROMPT_CHARS:,} are allowed. Shorten it."
             )
-        others = (self.preset or "", self.system_prompt_name or "", *self.stop)
+        others = (self.preset or "", self.system_prompt_name or "", self.json_schema or "", *self.stop)
         if sum(map(len, others)) > MAX_OTHER_CHARS:
             raise InvalidInput(
                 f"These settings are longer than {MAX_OTHER_CHARS:,} characters besides the system prompt. Shorten "
-                "the stop strings."
+                "the stop strings or the JSON schema."
             )
         try:
-            return SamplingParams(**self.sampling())
+            return SamplingParams(**self.sampling(), structured=self._structure())
         except ValueError as error:
             raise InvalidInput(f"{str(error).rstrip('.')}.") from error
+
+    def _structure(self) -> StructuredOutput | None:
+        schema: str = self.json_schema or ""
+        if not schema.strip():
+            return None
+        try:
+            json.loads(schema)
+        except (RecursionError, ValueError) as error:
+            raise InvalidInput(f"The JSON schema is not JSON: {error}. Correct it in the settings.") from error
+        return StructuredOutput(StructureKind.JSON_SCHEMA, schema)

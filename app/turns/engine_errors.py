@@ -36,7 +36,8 @@ def as_app_error(error: EngineError | ValueError) -> AppError:
         case EngineStoppedError():
             return EngineUnavailable(str(error))
         case ValueError():
-            return InvalidInput(f"{str(error).rstrip('.')}.")
+            reason = str(error).replace("structured holds a JSON schema that", "The JSON schema in the settings", 1)
+            return InvalidInput(f"{reason.rstrip('.')}.")
         case _:
             return EngineUnavailable(str(error))
 

@@ -366,10 +366,12 @@ class RequestProcessor:
 
     def _make_ll_tokenizer(self) -> LLTokenizer:
         vocabulary, ids = self.vocabulary, range(self._vocab_size)
+        special = [token_id for token_id in ids if vocabulary.is_special(token_id)]
         return make_ll_tokenizer(
             [vocabulary.spelling(token_id) for token_id in ids],
-            [token_id for token_id in ids if vocabulary.is_special(token_id)],
-            sorted(self._eos_token_ids),
+            special,
+            # The grammar needs a token for the end also where the model knows none.
+            sorted(self._eos_token_ids) or special[:1] or [self._vocab_size - 1],
             self._template.encode_plain,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -221,7 +222,38 @@ class _Words:
         self._encode = encode
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode("utf-8", errors="replace"))
+        """Returns token ids that spell exactly this text, which tokenizers do not that put a space before it."""
+        data = text.encode() if isinstance(text, str) else text
+        ids = self._encode(data.decode("utf-8", errors="replace"))
+        is_exact = all(one < len(self.tokens) for one in ids) and b"".join(self.tokens[one] for one in ids) == data
+        return ids if is_exact else self._longest_tokens(data)
+
+    def _longest_tokens(self, data: bytes) -> list[int]:
+        ids: list[int] = []
+        start = 0
+        while start < len(data):
+            end = next(
+                (
+                    end
+                    for end in range(min(len(data), start + self._longest), start, -1)
+                    if data[start:end] in self._ids
+                ),
+                None,
+            )
+            if end is None:  # no token spells this byte
+                return ids
+            ids.append(self._ids[data[start:end]])
+            start = end
+        return ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        special = {*self.special_token_ids}
+        return {token: one for one, token in enumerate(self.tokens) if token and one not in special}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids))
 
 
 def make_ll_tokenizer(

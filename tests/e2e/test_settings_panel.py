@@ -296,3 +296,21 @@ def test_without_a_server_a_preset_is_refused_and_the_panel_tells_what_holds(cha
     chat.page.context.set_offline(False)
     chat.page.get_by_role("radio", name="Precise").check()  # the listeners are alive
     expect(chat.setting("Temperature")).to_have_value("0.2")
+
+
+def test_a_reply_is_held_to_a_json_schema(chat: ChatPage) -> None:
+    chat.open_settings()
+    chat.page.locator(".dm-advanced-toggle").click()
+    schema = chat.page.get_by_label("JSON schema")
+    schema.fill('{"enum": ["yes", "no"]}')
+    expect(chat.page.locator(".dm-advanced-changed")).to_have_text("1 changed")
+    assert chat.ask("yes or no?").strip() in ('"yes"', '"no"')
+
+    schema.fill('{"enum": [}')
+    expect(chat.page.locator(".dm-settings-note")).to_contain_text("The JSON schema is not JSON")
+    schema.fill('{"type": "string", "minLength": 2, "maxLength": 1}')
+    expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
+    chat.send("impossible")
+    expect(chat.alert).to_contain_text("The JSON schema in the settings cannot be used")
+    schema.fill("")
+    expect(chat.page.locator(".dm-advanced-changed")).to_have_text("")

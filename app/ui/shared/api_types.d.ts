@@ -86,6 +86,8 @@ export interface ChatSettings {
   thinking?: boolean | null;
   /** Tokens of thinking after which the answer begins. */
   max_thinking_tokens?: number | null;
+  /** JSON schema that each reply is held to. Null: free text. */
+  json_schema?: string | null;
 }
 
 /** Options of a continued reply. */

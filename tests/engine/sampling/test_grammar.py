@@ -28,6 +28,7 @@ from engine import (
 )
 from engine.sampling.grammar_compiler import MAX_CACHED, GrammarCompiler, make_ll_tokenizer
 from engine.text.vocabulary import Vocabulary
+from testing.models import make_model
 from testing.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
 GUIDE = Path(__file__).parents[3] / "models" / "guide"
@@ -263,3 +264,27 @@ def test_any_walk_through_a_grammar_writes_a_text_of_the_form(
         token_ids.append(token)
         if len(token_ids) > 4 and data.draw(st.booleans()):
             del token_ids[-2:]
+
+
+@pytest.mark.parametrize("make", [byte_level_tokenizer, sentencepiece_tokenizer])
+@pytest.mark.parametrize("text", ['"yes, sir"', " a  b", "été — 日本"])
+def test_dictated_text_is_spelled_exactly_also_by_a_tokenizer_that_adds_a_space(
+    make: Callable[[], PreTrainedTokenizerBase], text: str
+) -> None:
+    tokenizer = make()
+    vocabulary = Vocabulary(tokenizer, len(tokenizer))
+    structure = StructuredOutput(StructureKind.CHOICE, json.dumps([f"{text}1", f"{text}2"]))
+    matcher = compiler_of(tokenizer, len(tokenizer), 1).compile(structure).start("one")
+    forced = matcher.forced_tokens([0], 1)
+    assert text.startswith(b"".join(map(vocabulary.data, forced)).decode())
+    assert len(forced) > 0
+
+
+async def test_a_model_that_knows_no_end_ends_with_its_form(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "endless", eos=False)
+    structure = schema({"enum": ["yes", "no"]})
+    async with Engine(EngineSettings(_env_file=None, model=str(model), dtype="float32")) as engine:
+        params = SamplingParams(max_tokens=20, structured=structure)
+        deltas = [delta async for delta in engine.chat(QUESTION, params)]
+    assert json.loads("".join(delta.text for delta in deltas)) in ("yes", "no")
+    assert deltas[-1].finish_reason is FinishReason.STOP

@@ -175,7 +175,15 @@ def _controls() -> dict[str, Component]:
     gr.HTML(_ADVANCED, apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
     with gr.Column(elem_classes="dm-advanced", min_width=0):
-        return controls | _parameter_controls(is_advanced=True)
+        controls |= _parameter_controls(is_advanced=True)
+        controls["json_schema"] = gr.Textbox(
+            label="JSON schema",
+            info="Each reply is JSON that fits this schema. Empty: free text.",
+            lines=2,
+            max_lines=12,
+            elem_classes="dm-control-json_schema",
+        )
+        return controls
 
 
 def _parameter_controls(*, is_advanced: bool) -> dict[str, Component]:

@@ -12,7 +12,7 @@ const MODEL_DEFAULT = "default";
 
 /** @type {Map<boolean | null, string>} what the control of thinking shows */
 const THINKING = new Map([[null, "default"], [true, "on"], [false, "off"]]);
-const NO_THINKING = Object.freeze({ thinking: null, max_thinking_tokens: null });
+const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, json_schema: null });
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
@@ -28,7 +28,7 @@ export class SettingsRules {
         preset: null,
         ...Object.fromEntries(parameters.map(({ name, unset }) => [name, unset])),
         ...NO_NAMED_PROMPT,
-        ...NO_THINKING,
+        ...OTHERS,
       }),
     );
   }
@@ -52,6 +52,7 @@ export class SettingsRules {
       system_prompt_name: prompt ?? value.system_prompt_name ?? (value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: promptText ?? value.system_prompt,
       thinking: THINKING.get(value.thinking ?? null),
+      json_schema: value.json_schema ?? "",
     };
     for (const name of this.sliders) shown[name] ??= defaults[name];
     return shown;
@@ -67,7 +68,8 @@ export class SettingsRules {
    * @param {Values} value
    */
   countChangedAdvanced(value) {
-    return this.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && value[name] !== null).length;
+    const changed = this.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && value[name] !== null);
+    return changed.length + Number(Boolean(value.json_schema));
   }
 
   /**
@@ -89,6 +91,7 @@ export class SettingsRules {
     if (name === "thinking") return [...THINKING].find(([, each]) => each === shown)?.[0] ?? null;
     if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
     if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
+    if (name === "json_schema") return shown?.trim() ? shown : null;
     return shown ?? null;
   }
 
