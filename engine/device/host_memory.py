@@ -18,11 +18,16 @@ def available_host_memory(root: Path = ROOT) -> int:
 
     Pages of files that are in memory count as available, in a container as on the machine: the kernel takes them back.
     """
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # without /proc/meminfo: a guess
+    free = machine_memory() // 2  # without /proc/meminfo: a guess
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
     return max(min([free, *(group.limit - group.used for group in _limited_groups(root))]), 0)
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory that the machine has, whatever a container may use of it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def host_memory_limit(root: Path = ROOT) -> int | None:

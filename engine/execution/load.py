@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.device.memory import available_memory
 from engine.errors import ModelLoadError, first_line
 from engine.execution.native import verified
 from engine.execution.native.build import NotCompiled, is_compiled
@@ -40,12 +41,13 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     """Loads the model named in ``settings``.
 
     A model that was checked before goes into the C++ decoder as it did then; transformers' model code is not imported.
+    One that may be larger than the memory goes the longer way, which can tell how much it takes.
 
     Raises:
         ModelLoadError: see :func:`engine.model.load.load_checkpoint`.
     """
     place, path, record = _find_record(settings, progress)
-    if place is not None and record is not None:
+    if place is not None and record is not None and record.weight_bytes <= available_memory(torch.device("cpu")):
         known = _load_verified(place, record, settings, progress)
         if known is not None:
             return known
@@ -60,14 +62,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     return model
 
 
-def prepare_model(settings: EngineSettings, progress: Progress) -> int:
+def prepare_model(settings: EngineSettings, progress: Progress, released: int = 0) -> int:
     """Does what can be done before a model is loaded: see :func:`engine.model.load.prepare_model`."""
     _place, _path, record = _find_record(settings, progress)
-    if record is not None:
+    if record is not None and record.weight_bytes <= available_memory(torch.device("cpu")) + released:
         return record.weight_bytes
     from engine.model import load  # imports transformers' model code
 
-    return load.prepare_model(settings, progress)
+    return load.prepare_model(settings, progress, released)
 
 
 def _find_record(settings: EngineSettings, progress: Progress) -> tuple[Path | None, Path | None, VerifiedModel | None]:

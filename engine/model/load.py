@@ -24,6 +24,7 @@ from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.hub import fetch_gguf
 from engine.model.loaded_model import CompiledDecoder, LoadedModel
+from engine.model.memory_fit import require_memory
 from engine.model.named_tensors import ModuleTensors
 from engine.model.placement import choose_device, choose_dtype
 from engine.model.position_check import check_positions
@@ -35,7 +36,7 @@ from engine.model.quantized.module import check_weights, load_dequantized
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.safetensors_folder import open_folder
-from engine.model.served_format import ServedFormat, choose_served_format
+from engine.model.served_format import ServedFormat, choose_served_format, smallest_served_format
 from engine.model.sizing import count_parameters
 from engine.model.skeleton import ModelTensors, build_skeleton
 from engine.model.stacked_experts import stack_experts
@@ -80,7 +81,8 @@ def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Deco
 
     Raises:
         ModelLoadError: the folder is missing or incomplete, the weights are pickled, the model needs remote code, or
-            its architecture has no attention hook or keeps other state than keys and values.
+            its architecture has no attention hook or keeps other state than keys and values, or it is larger than the
+            free memory.
     """
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
@@ -90,6 +92,7 @@ def load_checkpoint(settings: EngineSettings, progress: Progress, decoders: Deco
     if isinstance(checkpoint.tensors, DequantizedSource):
         check_weights(checkpoint.config, checkpoint.tensors)
     served = choose_served_format(settings, checkpoint, device, dtype)
+    require_memory(settings, checkpoint, served, device, dtype)
     settings = settings.model_copy(update={"quantization": served.quantization})
     linear_classes = choose_linears(settings.quantization, device, dtype)
     if device.type != "cpu":
@@ -260,8 +263,11 @@ def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSet
         ) from error
 
 
-def prepare_model(settings: EngineSettings, progress: Progress) -> int:
+def prepare_model(settings: EngineSettings, progress: Progress, released: int = 0) -> int:
     """Does what can be done before a model is loaded: refuses models that cannot run, and downloads missing files.
+
+    Args:
+        released: bytes of memory that are free once the loaded model is unloaded.
 
     Returns:
         Bytes that the weights will take in memory.
@@ -270,9 +276,13 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
         ModelLoadError: as :func:`load_checkpoint`, except for errors that only show when the weights are loaded.
     """
     checkpoint = open_checkpoint(settings, progress)
-    wanted = choose_dtype(settings.dtype, choose_device(settings.device))
+    device = choose_device(settings.device)
+    wanted = choose_dtype(settings.dtype, device)
+    require_memory(
+        settings, checkpoint, smallest_served_format(settings, checkpoint, device, wanted), device, wanted, released
+    )
     if checkpoint.num_parameters is not None:
-        is_packed = settings.native and settings.dtype == "auto" and choose_device(settings.device).type == "cpu"
+        is_packed = settings.native and settings.dtype == "auto" and device.type == "cpu"
         return checkpoint.weight_bytes if is_packed else checkpoint.num_parameters * wanted.itemsize
     if checkpoint.quantized is not None:
         return count_parameters(checkpoint.config, settings.model) * wanted.itemsize  # dense while it loads

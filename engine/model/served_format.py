@@ -32,6 +32,16 @@ class ServedFormat:
     in_blocks: bool = False  #: the C++ decoder computes the checkpoint's own groups as blocks, if it runs the model
 
 
+def smallest_served_format(
+    settings: EngineSettings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> ServedFormat:
+    """Returns the format with the fewest bits that :func:`choose_served_format` may choose, whatever memory is free."""
+    is_open = settings.quantization == "auto" and checkpoint.file_format in (None, "F32", "F16", "BF16")
+    if not is_open or checkpoint.quantized is not None:
+        return _chosen(settings, checkpoint, device, dtype)
+    return ServedFormat(next((name for name in ("int4", "int8") if runs_quantization(name, device, dtype)), "none"))
+
+
 def choose_served_format(
     settings: EngineSettings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> ServedFormat:
@@ -64,7 +74,7 @@ def _of_checkpoint(stored: QuantizedFormat, device: torch.device, dtype: torch.d
     """Returns the format with as many bits as the checkpoint's."""
     candidates = ("fp8", "int8") if stored.is_float else ("int8",) if stored.bits == 8 else ("int4", "int8")
     for candidate in candidates:
-        if _runs(candidate, device, dtype):
+        if runs_quantization(candidate, device, dtype):
             in_blocks = candidate == "int4" and stored.has_groups
             return ServedFormat(candidate, f"the checkpoint is stored as {stored.label}", in_blocks)
     return ServedFormat("none", f"the checkpoint is stored as {stored.label}, and this device runs no such format")
@@ -94,11 +104,12 @@ def _sizes(size: ModelSize, device: torch.device, dtype: torch.dtype) -> Iterato
     """Yields the formats that run here, the most exact first, with the bytes of the weights."""
     yield "none", size.weights(WeightFormat(dtype.itemsize, frozenset({device.type})), dtype.itemsize)
     for name in ("int8", "int4"):
-        if _runs(name, device, dtype):
+        if runs_quantization(name, device, dtype):
             yield name, size.weights(WEIGHT_FORMATS[name], dtype.itemsize)
 
 
-def _runs(quantization: str, device: torch.device, dtype: torch.dtype) -> bool:
+def runs_quantization(quantization: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether linear layers can be served in this format here."""
     try:
         choose_linears(quantization, device, dtype)
     except ModelLoadError:

@@ -73,6 +73,11 @@ class CacheLayer:
     numbers_per_token: int  #: of keys and values together
     window: int | None  #: most tokens that are kept; None for all
 
+    def nbytes(self, context: int) -> int:
+        """Returns the bytes of the cache for one conversation of ``context`` tokens."""
+        kept = context if self.window is None else min(context, self.window)
+        return math.ceil(kept / BLOCK) * BLOCK * self.numbers_per_token * CACHE_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
@@ -113,11 +118,7 @@ class ModelSize:
 
     def cache(self, context: int) -> int:
         """Returns the bytes of the cache for one conversation of ``context`` tokens."""
-        total = 0
-        for layer in self.layers:
-            kept = context if layer.window is None else min(context, layer.window)
-            total += math.ceil(kept / BLOCK) * BLOCK * layer.numbers_per_token
-        return total * CACHE_BYTES
+        return sum(layer.nbytes(context) for layer in self.layers)
 
     @property
     def window(self) -> int | None:
@@ -169,6 +170,16 @@ def size_of_config(config: Any, model: str) -> ModelSize:
     layers = _cache_layers(text, model)
     context = getattr(text, "max_position_embeddings", None) or 0
     return ModelSize(model, **_count(config, model), layers=layers, max_context=context, stored=_stored(config, model))
+
+
+def cache_of_config(config: Any, model: str, context: int) -> int:
+    """Returns the bytes of the KV cache of one conversation in bf16, from transformers' configuration of the model.
+
+    Raises:
+        ModelLoadError: this estimate does not support the model's layers.
+    """
+    layers = _cache_layers(config.get_text_config(), model)
+    return sum(layer.nbytes(context) for layer in layers)
 
 
 def _stored(config: Any, model: str) -> str | None:

@@ -21,6 +21,7 @@ from engine.outputs import ModelInfo
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
+from engine.scheduling.cache_layout import CacheLayout
 from engine.settings import EngineSettings
 
 __all__ = [
@@ -42,14 +43,17 @@ MAX_COMPILED_WARM_UP = 16
 """Tokens of the prompt that warms up the C++ decoder."""
 
 
-def prepare(settings: EngineSettings, progress: Progress) -> int:
+def prepare(settings: EngineSettings, progress: Progress, core: EngineCore | None = None) -> int:
     """Does what can be done before the model is loaded; returns the bytes that its weights will take.
+
+    Args:
+        core: of the loaded model, which is unloaded first if there is no memory for both.
 
     Raises:
         ModelLoadError: the model, or its draft model, cannot run.
     """
     draft = draft_settings(settings)
-    needed = prepare_model(settings, progress)
+    needed = prepare_model(settings, progress, 0 if core is None else _memory_of(core))
     return needed if draft is None else needed + prepare_model(draft, progress)
 
 
@@ -121,6 +125,14 @@ def can_fit(needed: int, core: EngineCore | None) -> bool:
     if core is None or core.model.device.type != "cpu":
         return False  # on a GPU the KV cache has taken the free memory
     return 1.2 * needed < available_memory(core.model.device)
+
+
+def _memory_of(core: EngineCore) -> int:
+    """Returns the bytes that unloading the core's model frees, at most: weights and cache."""
+    layout, model = CacheLayout.of(core.model.layers), core.model
+    stats = core.stats()
+    cache = layout.width * model.dtype.itemsize * stats.kv_block_size * stats.num_kv_blocks
+    return model.weight_bytes + cache
 
 
 def _warm_up(core: EngineCore, settings: EngineSettings, progress: Progress) -> None:

@@ -261,7 +261,7 @@ class Supervisor:
         from engine.runtime.model_loading import as_load_error, prepare
 
         try:
-            return prepare(settings, self._report)
+            return prepare(settings, self._report, self.worker.core if self.worker is not None else None)
         except EngineError:
             raise
         except Exception as error:

@@ -28,6 +28,7 @@ from engine import (
 from engine.execution.batch import Batch
 from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
+from engine.model import memory_fit
 from engine.runtime import model_loading
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.supervisor import Supervisor
@@ -375,3 +376,20 @@ async def test_a_reply_that_is_read_late_is_whole(engine: Engine, two: Path) -> 
     got += [delta async for delta in stream]
     assert sum(len(delta.token_ids) for delta in got) == 5
     assert got[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_a_model_larger_than_memory_is_refused_while_the_old_one_serves(
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even the memory that the old model would leave is too small, so it is not unloaded for nothing."""
+    expected = await reply(engine)
+    monkeypatch.setattr(memory_fit, "available_memory", lambda _device: 0)
+    monkeypatch.setattr(model_loading, "_memory_of", lambda _core: 1000)
+    closed: list[object] = []
+    monkeypatch.setattr(Supervisor, "_close_worker", lambda *arguments: closed.append(arguments))
+    with pytest.raises(ModelLoadError, match=r"needs .* MB for its weights .* are free"):
+        await engine.swap(str(two))
+    assert not closed
+    monkeypatch.undo()
+    assert engine.status.state is EngineState.READY
+    assert await reply(engine) == expected
