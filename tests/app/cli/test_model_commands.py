@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import io
+import threading
+from asyncio import sleep
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,10 @@ import pytest
 
 from app.cli import main
 from app.models import recommended
+from app.models.downloads import find_or_download, resolve_model
+from app.models.local_model import ModelError
+from app.settings import AppSettings
+from engine import EngineSettings
 from testing.gguf_header import gguf_bytes
 from testing.package_index import PackageIndex
 
@@ -179,3 +185,87 @@ def test_the_recommended_list_is_honest() -> None:
         is_own = any(word in model.hub.casefold() for word in ("gemma", "llama"))
         assert model.terms == ("own" if is_own else "open"), model.name
         assert model.licence in ("Apache-2.0", "MIT") or model.terms == "own"
+
+
+def test_a_name_of_the_list_stands_for_its_file_once_it_is_downloaded(
+    models: Path, index: PackageIndex, tmp_path: Path
+) -> None:
+    app, engine = AppSettings(data_dir=tmp_path), EngineSettings(models_dir=models)
+    with pytest.raises(ModelError, match="deskmate model get tiny"):
+        resolve_model("tiny", app, engine)
+    assert index.ranges == [], "nothing is downloaded unasked"
+    target = find_or_download("Tiny", app, engine, lambda _stage, _fraction: None)
+    assert target == resolve_model("tiny", app, engine) == str(models / "Tiny.Q4_1.gguf")
+    assert Path(target).read_bytes() == index.model
+    for other in ("Qwen/Qwen3-0.6B", "models/guide", "no-such-name"):
+        assert resolve_model(other, app, engine) == other
+
+
+def test_the_second_of_two_servers_waits_for_the_download_of_the_first(
+    models: Path, index: PackageIndex, tmp_path: Path
+) -> None:
+    given = AppSettings(data_dir=tmp_path), EngineSettings(models_dir=models)
+    stages: list[str] = []
+
+    def waits(stage: str, _fraction: float) -> None:
+        stages.append(stage)
+        index.resume.set()  # the first one goes on once the second waits
+
+    index.resume.clear()
+    first = threading.Thread(target=find_or_download, args=("tiny", *given, lambda _stage, _fraction: None))
+    first.start()
+    try:
+        assert index.paused.wait(60)
+        assert Path(find_or_download("tiny", *given, waits)).read_bytes() == index.model
+    finally:
+        index.resume.set()
+        first.join(60)
+    assert stages == ["Waiting for another process that downloads Tiny Model"]
+    assert len(index.ranges) == 1
+
+
+def test_a_model_of_the_list_that_only_the_hub_has_is_its_hub_id(
+    monkeypatch: pytest.MonkeyPatch, index: PackageIndex, tmp_path: Path
+) -> None:
+    on_hub = index.recommended.model_copy(update={"wheel": None})
+    monkeypatch.setattr(recommended, "read_list", lambda: (on_hub,))
+    recommended.recommended_models.cache_clear()
+    given = AppSettings(data_dir=tmp_path), EngineSettings(models_dir=tmp_path)
+    assert find_or_download("tiny", *given, lambda _stage, _fraction: None) == on_hub.hub
+    assert index.ranges == []
+
+
+def test_a_folder_called_like_a_model_of_the_list_is_the_folder(
+    models: Path, index: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    given = AppSettings(data_dir=tmp_path), EngineSettings(models_dir=models)
+    assert find_or_download("tiny", *given, lambda _stage, _fraction: None) == "tiny"
+
+
+def test_the_server_downloads_a_model_of_the_list(
+    models: Path,
+    index: PackageIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ENGINE_MODELS_DIR", str(models))
+    monkeypatch.chdir(tmp_path)
+    served: list[str] = []
+    monkeypatch.setattr("engine.find_model", served.append)
+    monkeypatch.setattr("app.server.serving.serve", lambda *_arguments: sleep(0))
+    arguments = ["serve", "--model", "tiny", "--data-dir", str(tmp_path / "data"), "--port", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert not ended.value.code
+    assert served == [str(models / "Tiny.Q4_1.gguf")]
+    assert "Downloading Tiny Model..." in capsys.readouterr().err
+    (models / "Tiny.Q4_1.gguf").unlink()
+    index.sent = b"something else"
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 2
+    assert "Tiny Model cannot be downloaded from" in capsys.readouterr().err
+    assert len(served) == 1
