@@ -22,7 +22,7 @@ from statistics import median
 from time import monotonic, process_time
 
 from app.api.chat import turn_events
-from app.api.chat.turn_events import ReaderFactory, TurnStream
+from app.api.chat.turn_events import Position, ReaderFactory, TurnStream
 from app.api.request_middleware import HttpMetrics
 from app.turns.buffer import ReplyBuffer
 from engine.scheduling.coalescing import max_hold_seconds
@@ -65,7 +65,7 @@ async def measure(tabs: int, rate: float, tokens_per_delivery: int, seconds: flo
     async def serve(buffer: ReplyBuffer) -> None:
         nonlocal events
         writer, stream = await writers.get(), TurnStream(metrics)
-        stream.add("turn", 0, _factory(buffer))
+        stream.add("turn", Position(0), _factory(buffer))
         async for piece in stream.events():
             writer.write(piece)
             events += 1

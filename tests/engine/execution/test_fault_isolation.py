@@ -17,7 +17,7 @@ from engine.execution.fault_isolation import find_failing_rows
 from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 from engine.sampling.sampler import SamplingRow
-from engine.text.detokenizer import Detokenizer
+from engine.text.detokenizer import DetokenizedText, Detokenizer
 from testing.delayed_device import DelayedDevice
 from testing.models import make_model
 
@@ -109,7 +109,7 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
         def push(self, *args: Any) -> Any:
             raise RuntimeError("no text")
 
-        def finish(self) -> str:
+        def finish(self) -> DetokenizedText:
             raise RuntimeError("no text at the end either")
 
     def text_stream(*args: Any) -> Detokenizer:
@@ -129,7 +129,7 @@ def test_a_text_that_fails_at_its_end_fails_no_step(path: Path) -> None:
     core = EngineCore(load_model(chosen, lambda stage, fraction: None), chosen)
     submission = core.request_processor.process("attacker", [9, 8], core.request_processor.resolve([9, 8], SAMPLED))
 
-    def fail() -> str:
+    def fail() -> DetokenizedText:
         raise RuntimeError("no text")
 
     submission.detokenizer.finish = fail  # type: ignore[method-assign]
