@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from engine.device.host_memory import available_host_memory
     from engine.engine import Engine
     from engine.execution.native.build import describe_native_decoder
+    from engine.llm import LLM
     from engine.model.adapters import has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "LLM",
     "MAX_PRIORITY",
     "PARAMETERS",
     "PROJECT_ROOT",
@@ -145,6 +147,7 @@ __all__ = [
 _MODULES = {
     "Engine": "engine.engine",
     "GgufSummary": "engine.model.gguf.summary",
+    "LLM": "engine.llm",
     "ModelSize": "engine.model.sizing",
     "PROJECT_ROOT": "engine.model.folders",
     "RemoteEngine": "engine.remote.client",

@@ -8,16 +8,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
-from tqdm import tqdm
 
 from engine.chat_options import ChatOptions
 from engine.errors import EngineStoppedError
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.runtime.background import run_in_daemon_thread
+from engine.runtime.offline import Job, join_deltas, run_all
 from engine.runtime.reader import Listener, Reader
 from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
 from engine.runtime.supervisor import Supervisor
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # importing these takes seconds; the supervisor does when it 
     from engine.runtime.request_processor import RequestProcessor
     from engine.runtime.worker import Worker
 
+T = TypeVar("T")
+
 MAX_INLINE_TOKENS = 256
 """Tokens. Up to this many are converted in the event loop, because handing them to a thread would take longer."""
 
@@ -41,7 +43,7 @@ def _no_progress(_stage: str, _fraction: float) -> None:
 
 
 class Engine:
-    """Asyncio interface of the engine. Only :meth:`generate` blocks; the worker's thread does the computing.
+    """Asyncio interface of the engine. Only the ``generate`` methods block; the worker's thread does the computing.
 
     Use it as ``async with Engine(settings) as engine``, or call :meth:`start` and :meth:`stop`.
 
@@ -318,37 +320,55 @@ class Engine:
             RuntimeError: called from a running event loop; use :meth:`complete` there.
             ValueError: ``params`` is a sequence of another length than ``prompts``.
         """
-        if asyncio._get_running_loop() is not None:
-            raise RuntimeError("generate() blocks and must not be called in an event loop; use complete() there")
         prompt_list = list(prompts)
-        params_list = (
-            [params] * len(prompt_list) if params is None or isinstance(params, SamplingParams) else list(params)
-        )
-        if len(params_list) != len(prompt_list):
-            raise ValueError(f"{len(prompt_list)} prompts need as many params (got {len(params_list)})")
+        params_list = _one_each("params", params, SamplingParams, len(prompt_list), "prompts")
+        jobs = [partial(self._complete_offline, *pair) for pair in zip(prompt_list, params_list, strict=True)]
+        return self._run_offline(jobs, show_progress)
+
+    def generate_chats(
+        self,
+        conversations: Iterable[Sequence[ChatMessage]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        options: ChatOptions | Sequence[ChatOptions] | None = None,
+        *,
+        show_progress: bool = True,
+    ) -> list[Completion]:
+        """Replies to many conversations offline, through the chat template. Otherwise as :meth:`generate`.
+
+        Args:
+            params, options: one for all, or one for each.
+        """
+        chats = list(conversations)
+        params_list = _one_each("params", params, SamplingParams, len(chats), "conversations")
+        options_list = _one_each("options", options, ChatOptions, len(chats), "conversations")
+        each = zip(chats, params_list, options_list, strict=True)
+        return self._run_offline([partial(self._reply_offline, *one) for one in each], show_progress)
+
+    def _run_offline(self, jobs: Sequence[Job], show_progress: bool) -> list[Completion]:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                "generate() blocks and must not be called in an event loop; use complete() or chat() there"
+            )
         if self._supervisor.state is EngineState.STOPPED:
             self._supervisor.start()
-        return asyncio.run(self._generate(prompt_list, params_list, show_progress))
+        max_at_once = self.settings.max_num_seqs + self.settings.max_waiting
+        return asyncio.run(run_all(jobs, max_at_once, show_progress=show_progress))
 
-    async def _generate(
-        self, prompts: Sequence[str | Sequence[int]], params: Sequence[SamplingParams | None], show_progress: bool
+    async def _complete_offline(self, prompt: str | Sequence[int], params: SamplingParams | None) -> list[Completion]:
+        worker = self._supervisor.running_worker()
+        request_processor = worker.core.request_processor
+        tokenized = request_processor.encode(prompt, params)
+        deltas = [delta async for delta in _stream(worker, self._submission(request_processor, tokenized))]
+        return [join_deltas(tokenized.token_ids, index, deltas) for index in range(tokenized.params.n)]
+
+    async def _reply_offline(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, options: ChatOptions | None
     ) -> list[Completion]:
-        slots = asyncio.Semaphore(self.settings.max_num_seqs + self.settings.max_waiting)
-        bar = tqdm(total=len(prompts), desc="Generating", disable=not show_progress)
-
-        async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
-            async with slots:
-                worker = self._supervisor.running_worker()
-                request_processor = worker.core.request_processor
-                tokenized = request_processor.encode(prompt, chosen)
-                submission = self._submission(request_processor, tokenized)
-                deltas = [delta async for delta in _stream(worker, submission)]
-            bar.update()
-            return [_completion(tokenized.token_ids, index, deltas) for index in range(tokenized.params.n)]
-
-        with bar:
-            completed = await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
-        return list(itertools.chain.from_iterable(completed))
+        worker = self._supervisor.running_worker()
+        request_processor = worker.core.request_processor
+        prompt = request_processor.render_chat(messages, params, None, None, options).prompt
+        deltas = [delta async for delta in _stream(worker, self._submission(request_processor, prompt))]
+        return [join_deltas(prompt.token_ids, index, deltas) for index in range(prompt.params.n)]
 
     @property
     def _core(self) -> EngineCore:
@@ -442,20 +462,11 @@ async def _stream(worker: Worker, submission: Submission) -> AsyncGenerator[Delt
             worker.abort(reader.request_id)
 
 
-def _completion(prompt: Sequence[int], index: int, all_deltas: Sequence[Delta]) -> Completion:
-    deltas = [delta for delta in all_deltas if delta.index == index]
-    last = deltas[-1]
-    assert last.finish_reason is not None
-    assert last.timings is not None
-    return Completion(
-        request_id=last.request_id,
-        index=index,
-        prompt_token_ids=tuple(prompt),
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(itertools.chain.from_iterable(delta.token_ids for delta in deltas)),
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-        timings=last.timings,
-        logprobs=tuple(itertools.chain.from_iterable(delta.logprobs for delta in deltas)),
-        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in all_deltas)),
-    )
+def _one_each(name: str, given: T | Sequence[T] | None, kind: type[T], count: int, of: str) -> list[T | None]:
+    """Returns a list of ``count``: ``given`` for each, or what ``given`` lists."""
+    if given is None or isinstance(given, kind):
+        return [given] * count
+    listed: list[T | None] = list(cast("Sequence[T]", given))
+    if len(listed) != count:
+        raise ValueError(f"{count} {of} need as many {name} (got {len(listed)})")
+    return listed

@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
+from engine.chat_options import ToolCall
+
 WINDOW_SECONDS = 60
 """Seconds over which utilisation is measured."""
 
@@ -189,7 +191,7 @@ class Deltas(AsyncGenerator[Delta, None]):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished reply, as returned by ``Engine.generate``."""
+    """A finished reply, as returned by ``Engine.generate`` and :class:`engine.LLM`."""
 
     request_id: str
     index: int  #: which of the ``n`` replies to the prompt
@@ -201,6 +203,8 @@ class Completion:
     timings: Timings
     logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when requested, else empty
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``prompt_token_ids`` when requested
+    reasoning: str = ""  #: what the model thought before it answered; not part of ``text``
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
