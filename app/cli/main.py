@@ -1,4 +1,4 @@
-"""The ``deskmate`` command line: ``serve``, ``model``, ``quantize``, ``doctor``, ``db``, ``user``, export and import.
+"""The ``deskmate`` command line: servers, offline runs, models, the database, users, export and import.
 
 Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +20,7 @@ from app.cli.tool import tool
 from app.cli.user import user
 from app.errors import AppError, StartupError
 from app.settings import AppSettings
-from engine import ChatEngine, EngineError, EngineSettings
+from engine import EngineError, EngineSettings
 
 if TYPE_CHECKING:
     from app.models.wheel_download import Progress
@@ -102,6 +101,7 @@ def serve(**flags: str | bool | None) -> None:
             migrate(settings.resolved_database_url)
 
         from app.cli.console import StageProgress
+        from app.cli.engines import make_engine
 
         with StageProgress() as progress:
 
@@ -115,17 +115,9 @@ def serve(**flags: str | bool | None) -> None:
             def loading() -> None:
                 progress.note(f"The page is at {settings.public_url or address_of(listener)} while the model loads.")
 
-            engine: AbstractAsyncContextManager[ChatEngine]
-            if engine_settings.remote_url:
-                from engine import RemoteEngine
-
-                engine = RemoteEngine(engine_settings)
-            else:
-                from engine import Engine, find_model
-
+            if not engine_settings.remote_url:
                 engine_settings = _with_found_model(settings, engine_settings, progress)
-                find_model(engine_settings.model)  # a wrong folder is refused at once, before the page is served
-                engine = Engine(engine_settings, progress=progress)
+            engine = make_engine(engine_settings, progress)
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -142,6 +134,35 @@ def _with_found_model(settings: AppSettings, engine: EngineSettings, progress: P
     except ModelError as error:
         raise StartupError(str(error)) from error
     return engine.model_copy(update={"model": target})
+
+
+@cli.command()
+@with_flags(EngineSettings)
+def run(
+    input: Annotated[
+        Path,
+        typer.Option(
+            "--input", metavar="FILE", help="Requests, one a line: OpenAI's batch format, or a body of /v1 alone."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Replies, one a line; an unfinished file is continued.")
+    ],
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--max-concurrency",
+            min=1,
+            help="Requests in flight. Default: the engine's --max-num-seqs.",
+            metavar="NUMBER",
+        ),
+    ] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Reply to every request of a file, without a server. Run again, it goes on where it stopped."""
+    from app.cli.run import run as run_batch
+
+    sys.exit(run_batch(read_settings(EngineSettings, flags), input, output, max_concurrency))
 
 
 @cli.command("export")

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from app.api.openai.requests import CompletionRequest
 from app.api.sse import close
-from engine import Delta, FinishReason
+from engine import ChatEngine, Delta, FinishReason, SamplingParams
+
+
+async def continue_prompts(
+    engine: ChatEngine, body: CompletionRequest, params: SamplingParams, options: Mapping[str, Any]
+) -> AsyncIterator[Delta]:
+    """Returns the deltas of all prompts of a request.
+
+    Args:
+        options: keyword arguments of :meth:`engine.ChatEngine.complete`.
+
+    Raises:
+        EngineError: a prompt cannot be tokenized.
+    """
+    prompts: Sequence[str | Sequence[int]] = body.prompt
+    if body.add_special_tokens is False:
+        prompts = [
+            await engine.tokenize(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+            for prompt in prompts
+        ]
+    each = [engine.complete(prompt, params, **options) for prompt in prompts]
+    return each[0] if len(each) == 1 else merge_streams(each, params.n)
 
 
 async def merge_streams(streams: Sequence[AsyncIterator[Delta]], replies: int) -> AsyncGenerator[Delta]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -13,7 +13,7 @@ from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep
 from app.api.openai import tokens
 from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
-from app.api.openai.prompts import drop_replies, merge_streams
+from app.api.openai.prompts import continue_prompts, drop_replies
 from app.api.openai.replies import CompletionKind, CompletionResponse, Extras, error_event
 from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest, CompletionRequest
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
@@ -97,25 +97,13 @@ async def completions(
     check_model(body.model, engine.info)
     params = _sampling(body)
     try:
-        prompts = await _prompts(body, engine)
-        options = _options(body, identity, services)
-        each = [engine.complete(one, params, **options) for one in prompts]
-        deltas = each[0] if len(each) == 1 else merge_streams(each, params.n)
-        deltas = services.admission.meter(identity.user_id, deltas, len(each) * params.n)
+        deltas = await continue_prompts(engine, body, params, _options(body, identity, services))
+        deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.n)
         if body.scores_only:
             deltas = drop_replies(deltas)
         return await _respond("text", body, deltas, request, engine, closing, headers)
     except EngineError as error:
         raise to_openai_error(error, "prompt", body.names) from error
-
-
-async def _prompts(body: CompletionRequest, engine: ChatEngine) -> Sequence[str | Sequence[int]]:
-    if body.add_special_tokens is not False:
-        return body.prompt
-    return [
-        await engine.tokenize(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
-        for prompt in body.prompt
-    ]
 
 
 def _options(body: BaseCompletionRequest, identity: Identity, services: Services) -> dict[str, Any]:
