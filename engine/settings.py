@@ -70,6 +70,11 @@ class EngineSettings(BaseSettings):
         le=1024,
         description="Tokens in one KV cache block; default: 16 or 256, depending on the attention kernel.",
     )
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = Field(
+        "auto",
+        description="Data type of the KV cache: auto is the model's own; int8 keeps about twice the tokens in the same "
+        "memory, a little less exact, on CPUs. No attention kernel reads fp8 yet.",
+    )
     kv_cache_memory: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of free memory."
     )

@@ -86,7 +86,7 @@ class PerSequenceKernel(AttentionKernel):
         return tuple(prepared)
 
     def forward(self, call: AttentionCall, prepared: tuple[tuple[slice, Any], ...]) -> Tensor:
-        output = call.query.new_zeros(*call.query.shape[:2], call.cache.values.shape[-1])
+        output = call.query.new_zeros(*call.query.shape[:2], call.cache.value_head_dim)
         for rows, alone in prepared:
             output[rows] = self._kernel.forward(replace(call, query=call.query[rows]), alone)
         return output

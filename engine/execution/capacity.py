@@ -11,6 +11,7 @@ import torch
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
 from engine.execution.attention.base import AttentionKernel
+from engine.execution.attention.int8_cache import check_int8_cache, int8_bytes
 from engine.execution.attention.selection import select_kernel
 from engine.execution.speculation.draft_model import draft_layout
 from engine.model.attention_hook import LayerProbe
@@ -63,7 +64,9 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
             one sequence does not fit.
     """
     layout = CacheLayout.of(model.layers)
-    kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
+    kernel, block_size = select_kernel(
+        settings.attention, model.needs, model.device, settings.kv_block_size, settings.kv_cache_dtype
+    )
     asked_len = settings.max_model_len
     if asked_len is not None and asked_len > model.max_position_embeddings:
         raise ModelLoadError(
@@ -71,9 +74,12 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
             f"{model.max_position_embeddings} or less."
         )
     max_model_len = asked_len or model.max_position_embeddings
-    block_bytes = layout.width * model.dtype.itemsize * block_size
+    block_bytes = cache_bytes_per_token(model, layout, settings.kv_cache_dtype, block_size) * block_size
     if model.draft is not None:
-        block_bytes += draft_layout(model.draft).width * model.draft.dtype.itemsize * block_size
+        layout_of_draft = draft_layout(model.draft)
+        block_bytes += (
+            cache_bytes_per_token(model.draft, layout_of_draft, settings.kv_cache_dtype, block_size) * block_size
+        )
 
     def blocks_for(num_tokens: int) -> int:
         return blocks_for_sequence(layout.windows, num_tokens, settings.max_batched_tokens, block_size)
@@ -100,6 +106,18 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
             )
         max_model_len = fits
     return Capacity(kernel, layout, block_size, num_blocks=usable + 1, max_model_len=max_model_len)
+
+
+def cache_bytes_per_token(model: LoadedModel, layout: CacheLayout, kv_cache_dtype: str, block_size: int) -> int:
+    """Returns the bytes of the cache that one token takes in the largest group of layers.
+
+    Raises:
+        ModelLoadError: the model's keys and values cannot be kept in that dtype.
+    """
+    if kv_cache_dtype == "int8":
+        check_int8_cache(layout.shapes, model.name, block_size)
+        return sum(map(int8_bytes, layout.stored_shapes))
+    return layout.width * model.dtype.itemsize
 
 
 def _budget(model: LoadedModel, settings: EngineSettings) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError, first_line
+from engine.execution.attention.int8_cache import check_kv_cache_dtype
 from engine.execution.native import verified
 from engine.execution.native.build import NotCompiled, is_compiled
 from engine.execution.native.eligibility import NativeDecoders, runs_every_step
@@ -46,6 +47,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     Raises:
         ModelLoadError: see :func:`engine.model.load.load_checkpoint`.
     """
+    check_kv_cache_dtype(settings.kv_cache_dtype, choose_device(settings.device))
     place, path, record = _find_record(settings, progress)
     if place is not None and record is not None and record.weight_bytes <= available_memory(torch.device("cpu")):
         known = _load_verified(place, record, settings, progress)

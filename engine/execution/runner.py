@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
+from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch, FutureTokens
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
@@ -32,6 +33,7 @@ class Runner:
         layout: how the model's layers share block tables and memory.
         num_blocks, block_size: size of the cache; must agree with the block pool.
         batch_invariant: compute each token as if it ran alone, see :mod:`engine.execution.batch_invariance`.
+        kv_cache_dtype: ``auto`` for the model's own dtype, or ``int8``.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Runner:
         num_blocks: int,
         block_size: int,
         batch_invariant: bool = False,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         self._model = model
         self._kernel = PerSequenceKernel(kernel) if batch_invariant else kernel
@@ -51,18 +54,18 @@ class Runner:
         self._num_groups = len(layout.groups)
         self._group_of_layer = layout.group_of_layer()
         group = max(layout.groups, key=lambda group: len(group.layers))
-        self._tensors = tuple(
-            LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
+        self._caches = tuple(
+            Int8LayerCache.allocate(layout.shapes[layer], num_blocks, block_size, model.device)
+            if kv_cache_dtype == "int8"
+            else LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
             for layer in group.layers
         )
-        #: address and bytes per block of each key and value tensor
+        #: address and bytes per block of each tensor
         self._blocks_at = [
-            (rows.data_ptr(), rows.stride(0) * rows.element_size())
-            for tensor in self._tensors
-            for rows in (tensor.keys, tensor.values)
+            (rows.data_ptr(), rows.stride(0) * rows.element_size()) for cache in self._caches for rows in cache.tensors
         ]
         #: the cache of each layer; layers of different groups share tensors
-        self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
+        self.layers: Sequence[LayerCache] = tuple(self._caches[index] for index in layout.tensor_of_layer())
         self._graphs: DecodeGraphs | None = None
         self._decoder: Decoder | None = None
         if isinstance(model.decoder, DecoderWeights) and not batch_invariant:
@@ -100,22 +103,24 @@ class Runner:
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zeroes blocks in every layer."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
-        for tensor in self._tensors:
-            tensor.keys.index_fill_(0, index, 0)
-            tensor.values.index_fill_(0, index, 0)
+        for cache in self._caches:
+            for rows in cache.tensors:
+                rows.index_fill_(0, index, 0)
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         """Copies blocks in order: the destination of one copy may be the source of the next."""
+        whole = self._caches[0].copies_whole_blocks
         if self._model.device.type == "cpu":  # a copy between two tensor views is mostly overhead
             for copy in copies:
                 for address, block_bytes in self._blocks_at:
-                    size = copy.num_rows * (block_bytes // self._block_size)
+                    size = block_bytes if whole else copy.num_rows * (block_bytes // self._block_size)
                     ctypes.memmove(address + copy.destination * block_bytes, address + copy.source * block_bytes, size)
             return
         for copy in copies:
-            for tensor in self._tensors:
-                for rows in (tensor.keys, tensor.values):
-                    rows[copy.destination, : copy.num_rows] = rows[copy.source, : copy.num_rows]
+            for cache in self._caches:
+                for rows in cache.tensors:
+                    first = slice(None) if whole else slice(copy.num_rows)
+                    rows[copy.destination, first] = rows[copy.source, first]
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, future_tokens: FutureTokens | None = None) -> Tensor:

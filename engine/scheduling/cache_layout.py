@@ -78,9 +78,13 @@ class CacheLayout:
     @property
     def width(self) -> int:
         """Number of elements that one token takes in the largest group."""
+        return sum(shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) for shape in self.stored_shapes)
+
+    @property
+    def stored_shapes(self) -> tuple[LayerShape, ...]:
+        """Shapes of the layers of the largest group, each of which has a tensor."""
         group = max(self.groups, key=lambda group: len(group.layers))
-        stored = [self.shapes[layer] for layer in group.layers]
-        return sum(shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) for shape in stored)
+        return tuple(self.shapes[layer] for layer in group.layers)
 
     def group_of_layer(self) -> tuple[int, ...]:
         """Returns the index of each layer's group."""

@@ -53,12 +53,42 @@ class LayerCache:
         """Allocates a zeroed cache: kernels may read padding, and NaN in uninitialised memory would spread."""
         size = (num_blocks, block_size, shape.num_kv_heads)
         return cls(
-            keys=_zeros((*size, shape.head_dim), dtype, device),
-            values=_zeros((*size, shape.value_head_dim), dtype, device),
+            keys=zeros((*size, shape.head_dim), dtype, device),
+            values=zeros((*size, shape.value_head_dim), dtype, device),
         )
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that is stored of a token; the first dimension is the block."""
+        return self.keys, self.values
 
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.keys.shape[1]
+
+    @property
+    def value_head_dim(self) -> int:
+        return self.values.shape[-1]
+
+    @property
+    def copies_whole_blocks(self) -> bool:
+        """Whether the tokens of a block are interleaved, so that a copy of some of them is a copy of the block."""
+        return False
+
+    def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores the keys and values of a step.
+
+        Args:
+            slots: int64 ``[num_tokens]``, ``block * block_size + offset``.
+            keys, values: ``[num_tokens, num_kv_heads, head_dim]``.
+        """
+        self.keys.flatten(0, 1).index_copy_(0, slots, keys)
+        self.values.flatten(0, 1).index_copy_(0, slots, values)
+
+
+def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns zeros for a cache."""
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     # NumPy maps zeroed pages, which take memory only once they are written. torch.zeros writes them all: seconds of
@@ -70,7 +100,7 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 class AttentionCall:
     """One layer's attention in one step: what a kernel computes, whatever its metadata.
 
-    All tensors are on one device; query and cache have one dtype, the model's.
+    All tensors are on one device; query and cache have one dtype, the model's, unless the cache is quantized.
     """
 
     query: Tensor  #: ``[num_tokens, num_heads, head_dim]``, packed; the last dimension has stride 1
@@ -95,6 +125,7 @@ class AttentionKernel(ABC):
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
     max_head_dim: ClassVar[int | None] = None  #: None for no limit
+    reads_int8_cache: ClassVar[bool] = False  #: see :mod:`engine.execution.attention.int8_cache`
     prefers_contiguous: ClassVar[bool] = False  #: a sequence is read faster if its blocks are contiguous
     supports_graphs: ClassVar[bool] = False  #: decodes can be recorded as a CUDA graph, see :meth:`refill`
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, LayerCache, Sequences
+from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.attention.sdpa import dense_attention, visible_keys
 
 
@@ -26,8 +27,19 @@ class _Span:
     is_causal: bool  #: as many queries as keys, and each query sees the keys up to its own
     mask: Tensor | None  #: boolean ``[query_len, num_keys]``; None if ``is_causal`` or every key is visible
 
-    def take(self, cache: Tensor) -> Tensor:
-        """Returns keys or values, ``[1, num_kv_heads, num_keys, head_dim]``."""
+    def take(self, cache: LayerCache, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Returns keys and values, ``[1, num_kv_heads, num_keys, head_dim]``; in ``dtype`` from a quantized cache."""
+        if isinstance(cache, Int8LayerCache):
+            first_block, row = (0, self.first) if self.blocks is not None else divmod(self.first, cache.block_size)
+            last_block = first_block - (-(row + self.num_keys) // cache.block_size)
+            keys, values = cache.read(slice(first_block, last_block) if self.blocks is None else self.blocks, dtype)
+            return self._cut(keys, row), self._cut(values, row)
+        return self._view(cache.keys), self._view(cache.values)
+
+    def _cut(self, blocks: Tensor, row: int) -> Tensor:
+        return blocks.flatten(0, 1)[row : row + self.num_keys].transpose(0, 1).unsqueeze(0)
+
+    def _view(self, cache: Tensor) -> Tensor:
         if self.blocks is not None:
             cache = cache.index_select(0, self.blocks)
         _, row, head, _ = cache.stride()
@@ -81,6 +93,7 @@ class CpuKernel(AttentionKernel):
     supports_softcap = True
     supports_sinks = True
     page_multiple = 1
+    reads_int8_cache = True
     prefers_contiguous = True
 
     def prepare(self, sequences: Sequences, _device: torch.device) -> tuple[_Chunk, ...]:
@@ -96,10 +109,10 @@ class CpuKernel(AttentionKernel):
     def forward(self, call: AttentionCall, prepared: tuple[_Chunk, ...]) -> Tensor:
         query, cache = call.query, call.cache
         packed = query.transpose(0, 1).unsqueeze(0)
-        output = query.new_empty(*query.shape[:2], cache.values.shape[-1])
+        output = query.new_empty(*query.shape[:2], cache.value_head_dim)
         for chunk in prepared:
             span = chunk.span(call.sliding_window)
-            keys, values = span.take(cache.keys), span.take(cache.values)
+            keys, values = span.take(cache, query.dtype)
             attended = dense_attention(
                 call, packed[:, :, chunk.rows], keys, values, span.mask, is_causal=span.is_causal
             )

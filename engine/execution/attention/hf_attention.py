@@ -58,8 +58,7 @@ def paged_attention(
         layer = next(paged.calls)
     cache = paged.layers[layer]
     group = paged.groups[paged.group_of_layer[layer]]
-    cache.keys.flatten(0, 1).index_copy_(0, group.slots, key[0].transpose(0, 1))
-    cache.values.flatten(0, 1).index_copy_(0, group.slots, value[0].transpose(0, 1))
+    cache.store(group.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
     call = AttentionCall(query[0].transpose(0, 1), cache, scale, sliding_window, softcap, s_aux)
     return paged.kernel.forward(call, group.prepared).unsqueeze(0), None
 

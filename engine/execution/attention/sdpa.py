@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, LayerCache, Sequences
+from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.scheduling.block_pool import NULL_BLOCK
 
 
@@ -27,9 +28,18 @@ class _Group:
     sees_all_keys: bool  #: every query sees all ``num_keys`` keys, apart from a sliding window
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: by sliding window, made once per step
 
-    def gather(self, cache: Tensor) -> Tensor:
-        """Returns keys or values, ``[batch, num_kv_heads, num_keys, head_dim]``; a view if ``blocks`` is a slice."""
-        blocks = cache[self.blocks]
+    def gather(self, cache: LayerCache, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Returns keys and values, ``[batch, num_kv_heads, num_keys, head_dim]``; in ``dtype`` from a quantized cache.
+
+        They are views if ``blocks`` is a slice and the cache is not quantized.
+        """
+        if isinstance(cache, Int8LayerCache):
+            keys, values = cache.read(self.blocks, dtype)
+        else:
+            keys, values = cache.keys[self.blocks], cache.values[self.blocks]
+        return self._join(keys), self._join(values)
+
+    def _join(self, blocks: Tensor) -> Tensor:
         if isinstance(self.blocks, slice):
             blocks = blocks.unsqueeze(0)
         return blocks.flatten(1, 2)[:, : self.num_keys].transpose(1, 2)
@@ -56,6 +66,7 @@ class SdpaKernel(AttentionKernel):
     supports_softcap = True
     supports_sinks = True
     page_multiple = 1
+    reads_int8_cache = True
 
     def prepare(self, sequences: Sequences, device: torch.device) -> tuple[_Group, ...]:
         decodes: dict[int, list[int]] = {}
@@ -75,9 +86,9 @@ class SdpaKernel(AttentionKernel):
     def forward(self, call: AttentionCall, prepared: tuple[_Group, ...]) -> Tensor:
         query, cache = call.query, call.cache
         num_tokens, num_heads, head_dim = query.shape
-        output = query.new_empty(num_tokens, num_heads, cache.values.shape[-1])
+        output = query.new_empty(num_tokens, num_heads, cache.value_head_dim)
         for group in prepared:
-            keys, values = group.gather(cache.keys), group.gather(cache.values)
+            keys, values = group.gather(cache, query.dtype)
             rows = query if group.rows is None else query[group.rows]
             queries = rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2)
             attended = dense_attention(call, queries, keys, values, group.mask(call.sliding_window))

@@ -34,12 +34,17 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 def select_kernel(
-    choice: str, needs: AttentionNeeds, device: torch.device, block_size: int | None
+    choice: str,
+    needs: AttentionNeeds,
+    device: torch.device,
+    block_size: int | None,
+    kv_cache_dtype: str = "auto",
 ) -> tuple[AttentionKernel, int]:
     """Returns the kernel named ``choice``, or the first suitable one if it is ``"auto"``, and the block size.
 
     Args:
         block_size: tokens in a KV block; None for the kernel's own choice.
+        kv_cache_dtype: of :class:`engine.settings.EngineSettings`.
 
     Raises:
         ModelLoadError: the name is unknown, or no kernel is suitable; the message says why for each.
@@ -53,6 +58,8 @@ def select_kernel(
         if choice not in ("auto", kernel.name):
             continue
         reason = kernel.unavailable_reason(device) or kernel.unsupported_reason(needs)
+        if reason is None and kv_cache_dtype == "int8" and not kernel.reads_int8_cache:
+            reason = "it cannot read an int8 cache"
         if reason is None and block_size is not None and block_size % kernel.page_multiple:
             reason = f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
         if reason is None:

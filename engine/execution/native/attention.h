@@ -92,7 +92,7 @@ inline OnlineSoftmax first_softmax(const Layer& layer, int64_t head) {
 // A thread's temporary buffers, reused between calls. Integers hold words of 32 bits: numbers of the cache's dtype, or
 // pairs of bfloat16. The kernels say how each is laid out.
 struct AttentionScratch {
-    AlignedVector<float> scores, sums, rescale;
+    AlignedVector<float> scores, sums, rescale, scales;
     AlignedVector<int32_t> queries, keys, values, probs;
     std::vector<bool> is_finite;  // of blocks of keys: whether all their values are
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "decode_attention.h"
+#include "int8_attention.h"
 #include "prefill_attention.h"
 #include "prefill_attention_simd.h"
 #include "step.h"
@@ -29,9 +30,9 @@ struct AttentionTask {
 
 // Returns the fewest rows of a sequence that make a prefill chunk.
 template <typename Cache>
-int64_t min_prefill_queries() {
+int64_t min_prefill_queries([[maybe_unused]] const Layer& layer) {
 #ifdef DESKMATE_AMX
-    if (std::is_same_v<Cache, bf16> && amx_available()) return kMinPrefillQueries;
+    if (std::is_same_v<Cache, bf16> && !layer.key_scales && amx_available()) return kMinPrefillQueries;
 #endif
     return kMinSimdPrefillQueries;
 }
@@ -49,7 +50,7 @@ void list_attention_tasks(const Model& model, const Step& step, int64_t cache_gr
     for (int64_t sequence = 0, first = 0; sequence < step.num_sequences; first += step.query_lens[sequence++]) {
         const int64_t length = step.query_lens[sequence];
         const int32_t* table = step.block_tables[cache_group] + step.table_offsets[cache_group][sequence];
-        if (length >= min_prefill_queries<Cache>()) {
+        if (length >= min_prefill_queries<Cache>(model.layers[0])) {
             for (int64_t head = 0; head < model.num_kv_heads; ++head)
                 tasks.push_back({first, length, step.positions[first], head, kAllSplits, table});
             continue;

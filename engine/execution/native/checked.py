@@ -33,15 +33,24 @@ class CheckedModel:
         tensors: of the model, by the names of its parameters.
         number_format: that the model is served in.
         context_window: tokens; the checks go up to its end.
+        kv_cache_dtype: that the checks read and write.
 
     Raises:
         NotCompiled: there is no compiled decoder, or no cache folder.
         OSError: a file cannot be read.
     """
 
-    def __init__(self, structure: Structure, tensors: TensorSource, number_format: str, context_window: int) -> None:
+    def __init__(
+        self,
+        structure: Structure,
+        tensors: TensorSource,
+        number_format: str,
+        context_window: int,
+        kv_cache_dtype: str = "auto",
+    ) -> None:
         key = environment_hash()
-        key.update(json.dumps([structure, number_format, context_window], default=encode).encode())
+        parts = [structure, number_format, context_window, kv_cache_dtype]
+        key.update(json.dumps(parts, default=encode).encode())
         for name in sorted(tensors.names()):
             key.update(json.dumps([name, *tensors.shape(name), tensors.block_format(name)]).encode())
         self._path: Path = cache_folder() / f"checked-{key.hexdigest()[:32]}.json"

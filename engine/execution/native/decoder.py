@@ -82,6 +82,8 @@ class _Layer(ctypes.Structure):
         ("experts", ctypes.POINTER(_Experts)),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
+        ("key_scales", ctypes.c_void_p),
+        ("value_scales", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("window", "group", "rotary")),
         *((name, ctypes.c_float) for name in ("attention_scale", "softcap", "attention_multiplier", "mlp_multiplier")),
     )
@@ -138,7 +140,7 @@ class Decoder:
 
     Args:
         weights: of the model.
-        caches: of each layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` in the embedding's dtype.
+        caches: of each layer, in the embedding's dtype or in int8.
         group_of_layer: the group whose block tables each layer uses.
 
     Raises:
@@ -167,8 +169,8 @@ class Decoder:
                     *(_address(getattr(layer, name)) for name in (*NORMS, "sinks")),
                     *map(_packed_linear, (layer.qkv, layer.output, layer.gate_up, layer.down)),
                     self._experts[index],
-                    _address(cache.keys),
-                    _address(cache.values),
+                    *map(_address, cache.tensors),
+                    *((None, None) if len(cache.tensors) == 2 else ()),
                     shape.sliding_window or 0,
                     group,
                     -1 if constants.rotary is None else constants.rotary,
@@ -200,7 +202,7 @@ class Decoder:
             structure.num_kv_heads,
             structure.head_dim,
             structure.vocab_size,
-            caches[0].keys.shape[1],
+            caches[0].block_size,
             len(structure.rotary),
             KINDS.index(structure.activation.kind),
             structure.norms_all_heads,

@@ -68,7 +68,7 @@ class NativeDecoders:
             structure = Structure.of(module, layers, context_window)
             weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             weights.log_repacked()
-            checked = CheckedModel(structure, tensors, number_format, context_window)
+            checked = CheckedModel(structure, tensors, number_format, context_window, settings.kv_cache_dtype)
             if checked.is_known:
                 _pack(weights, progress)
                 if checked.matches(weights):
@@ -76,7 +76,7 @@ class NativeDecoders:
                     return self._done(weights, tensors)
                 weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
-            check_sample(module, structure, tensors, number_format)
+            check_sample(module, structure, tensors, number_format, settings.kv_cache_dtype)
             trim_heap()  # the sample's layers, in float32: glibc would keep them while the weights are packed
             error = pack_and_check(module, weights, context_window, lambda done: progress("Loading weights", done))
             log.info("%s runs in C++ (logits differ by %.1e)", settings.model, error)

@@ -125,7 +125,7 @@ struct ThreadBuffers {
 // One thread's part of a step. All threads of the team call run(), which places the barriers.
 //   Weight  number format of the linear layers, except lm_head
 //   Head    number format of lm_head
-//   Cache   dtype of keys, values and the embedding, which has block formats if the layers have
+//   Cache   dtype of the embedding, which has block formats if the layers have, and of keys and values that are not int8
 template <typename Weight, typename Head, typename Cache>
 class StepThread {
    public:
@@ -259,8 +259,13 @@ class StepThread {
             return;
         }
         const int64_t kv_head = (head - model_.num_heads) % model_.num_kv_heads;
+        const int64_t slot = step_.slots[layer.group][row];
+        if (layer.key_scales)
+            return store_int8(one, dim_, is_key, slot, kv_head, model_,
+                              static_cast<int8_t*>(is_key ? layer.keys : layer.values),
+                              is_key ? layer.key_scales : layer.value_scales);
         Cache* to = static_cast<Cache*>(is_key ? layer.keys : layer.values) +
-                    (step_.slots[layer.group][row] * model_.num_kv_heads + kv_head) * dim_;
+                    (slot * model_.num_kv_heads + kv_head) * dim_;
         for (int64_t at = 0; at < dim_; at += kLanes) store(load<Floats>(one + at), to + at);
     }
 
@@ -270,11 +275,10 @@ class StepThread {
 #pragma omp for schedule(dynamic)
         for (size_t index = 0; index < tasks.size(); ++index) {
             const AttentionTask& task = tasks[index];
-            const PagedKV<Cache> cache(model_, layer, task.block_table, task.kv_head);
-            if (task.num_rows > 1) attend_chunk(layer, cache, task);
-            else if (task.split == kAllSplits) attend_row(layer, cache, task);
+            if (task.num_rows > 1) attend_chunk(layer, task);
+            else if (task.split == kAllSplits) attend_row(layer, task);
             else if (task.split < num_splits(layer, task.position))
-                attend_row_split(layer, cache, task, task.split, shared_.partials[index]);
+                attend_row_split(layer, task, task.split, shared_.partials[index]);
         }
         if (!uses_split_kv(step_)) return;
 #pragma omp for collapse(2)
@@ -285,12 +289,19 @@ class StepThread {
                                 tasks[index].row);
     }
 
-    void attend_chunk(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task) {
+    void attend_chunk(const Layer& layer, const AttentionTask& task) {
         const int64_t first = task.kv_head * (model_.num_heads / model_.num_kv_heads) * dim_;
         const float* queries = shared_.queries.data() + task.row * query_size_ + first;
         const auto store_output = [&](int64_t query, int64_t number, Floats attended) {
             store_attended(task.row + query, first + number, attended);
         };
+        if (layer.key_scales) {
+            const PagedKV<int8_t> cache(model_, layer, task.block_table, task.kv_head);
+            SimdPrefillAttention<int8_t, Cache> prefill(model_, layer, cache, task.kv_head, task.position,
+                                                        task.num_rows, own_.attention);
+            return prefill.attend(queries, query_size_, store_output);
+        }
+        const PagedKV<Cache> cache(model_, layer, task.block_table, task.kv_head);
 #ifdef DESKMATE_AMX
         if constexpr (std::is_same_v<Cache, bf16>)
             if (amx_available()) {
@@ -303,17 +314,20 @@ class StepThread {
         prefill.attend(queries, query_size_, store_output);
     }
 
-    void attend_row(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task) {
+    void attend_row(const Layer& layer, const AttentionTask& task) {
         const int64_t splits = num_splits(layer, task.position);
         std::vector<PartialAttention>& partials = own_.partials;
         if (int64_t(partials.size()) < splits) partials.resize(splits);
-        for (int64_t split = 0; split < splits; ++split) attend_row_split(layer, cache, task, split, partials[split]);
+        for (int64_t split = 0; split < splits; ++split) attend_row_split(layer, task, split, partials[split]);
         for (int64_t head = 0; head < model_.num_heads; ++head) combine_row(partials.data(), splits, head, task.row);
     }
 
-    void attend_row_split(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task, int64_t split,
-                          PartialAttention& partial) {
+    void attend_row_split(const Layer& layer, const AttentionTask& task, int64_t split, PartialAttention& partial) {
         const float* queries = shared_.queries.data() + task.row * query_size_;
+        if (layer.key_scales)
+            return attend_int8_split(model_, layer, task.block_table, task.position, split, queries, own_.attention,
+                                     partial);
+        const PagedKV<Cache> cache(model_, layer, task.block_table, 0);
         attend_split<Cache>(model_, layer, cache, task.position, split, queries, own_.attention, partial);
     }
 

@@ -1,7 +1,7 @@
 // The model's weights, sizes and caches: structures that Python fills in, without code.
 //
 // engine/execution/native/decoder.py declares the same structures field by field (ctypes). All pointers are to memory
-// that Python keeps alive; all but keys and values are read-only here. Dimensions in brackets, row-major and
+// that Python keeps alive; all but keys, values and their scales are read-only here. Dimensions in brackets, row-major and
 // contiguous: the last is the fastest. Dtypes of untyped pointers follow the number format that a step function is
 // compiled for:
 //   number format  weights, except lm_head  lm_head   embedding, keys, values
@@ -50,7 +50,8 @@ struct Layer {
     PackedLinear gate_up;  // interleaved: sixteen outputs of the gate, then sixteen of up
     PackedLinear down;
     const Experts* experts;  // in place of gate_up and down; or null
-    void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
+    void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]; in int8 as int8_cache.h says
+    float *key_scales, *value_scales;  // [num_blocks, num_kv_heads, block_size] of an int8 cache; else null
     int64_t window;  // sliding window in tokens; 0 for none
     int64_t group;  // index of the cache group whose block tables and slots the layer uses
     int64_t rotary;  // index of the layer's rotary embedding, or -1 for none

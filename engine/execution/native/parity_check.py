@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from engine.errors import first_line
 from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata, Sequences
 from engine.execution.attention.cpu import CpuKernel
+from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.experts import gated, routed
@@ -45,6 +46,9 @@ _BLOCK_SIZE = 16
 _MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2, "int4": 0.2, "blocks": 0.2}
 """Most that all logits may differ, relative to their norm. Rounding makes 0.01 on models with random weights and up to
 0.1 on trained ones (SmolLM2-135M in bfloat16); a weight that was read or packed wrongly makes more than this."""
+_MAX_INT8_CACHE_ERROR = 0.05
+"""The same in float32 with an int8 cache on both sides. Another order of rounding makes 0.001: it moves some numbers of
+the cache by one."""
 _SAMPLE_VOCAB = 512
 _SAMPLE_EXPERTS = 8
 _SAMPLE_CHUNK_ENDS = (75, 76, 77, 80)
@@ -55,7 +59,11 @@ _MAX_SAMPLE_ERROR = 1e-4
 
 @torch.inference_mode()
 def check_sample(
-    model: Any, structure: Structure, tensors: TensorSource | None = None, served: str = "float32"
+    model: Any,
+    structure: Structure,
+    tensors: TensorSource | None = None,
+    served: str = "float32",
+    kv_cache_dtype: str = "auto",
 ) -> None:
     """Compares decoder and model on one layer of each kind, with the first tokens of the vocabulary.
 
@@ -63,6 +71,7 @@ def check_sample(
         model: a causal language model; its linear layers may lack their weights.
         tensors: of the model; by default its own.
         served: number format that the sample is compared in after float32.
+        kv_cache_dtype: ``int8`` if the sample is then compared with such a cache.
 
     Raises:
         UnsupportedModel: their logits differ.
@@ -70,16 +79,19 @@ def check_sample(
     try:
         sample = _Sample(model, structure, ModuleTensors(model) if tensors is None else tensors)
         error = sample.worst_row_error()
-        served_error = 0.0 if served == "float32" else sample.error(served)
+        is_compared_as_served = served != "float32" or kv_cache_dtype == "int8"
+        served_error = sample.error(served, kv_cache_dtype) if is_compared_as_served else 0.0
     except FAILURES as failure:
         raise UnsupportedModel(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
     if not error <= _MAX_SAMPLE_ERROR:  # true for NaN, too
         raise UnsupportedModel(
             f"its layers together differ from what the C++ decoder computes (logits differ by {error:.1e})"
         )
-    if not served_error <= _MAX_ERROR[served]:
+    max_error = max(_MAX_ERROR[served], _MAX_INT8_CACHE_ERROR if kv_cache_dtype == "int8" else 0.0)
+    if not served_error <= max_error:
+        cache = " with an int8 cache" if kv_cache_dtype == "int8" else ""
         raise UnsupportedModel(
-            f"its layers together differ from what the C++ decoder computes in {served} (logits differ by "
+            f"its layers together differ from what the C++ decoder computes in {served}{cache} (logits differ by "
             f"{served_error:.1e})"
         )
 
@@ -224,12 +236,12 @@ class _Sample:
 
     def worst_row_error(self) -> float:
         """Returns the relative error of the worst row of logits, in float32."""
-        found, expected = self._logits(self._weights("float32"))
+        found, expected = self._logits(self._weights("float32"), "auto")
         return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
-    def error(self, number_format: str) -> float:
+    def error(self, number_format: str, kv_cache_dtype: str = "auto") -> float:
         """Rounds the sample's weights as a number format does; returns the relative error of its logits in it."""
-        found, expected = self._logits(self._weights(number_format))
+        found, expected = self._logits(self._weights(number_format), kv_cache_dtype)
         return logits_error(found, expected, self._structure)
 
     def _weights(self, number_format: str) -> DecoderWeights:
@@ -256,9 +268,9 @@ class _Sample:
         weights.pack(group, partial(_store, views))
         setattr(experts, name, nn.Parameter(rounded, requires_grad=False))
 
-    def _logits(self, weights: DecoderWeights) -> tuple[Tensor, Tensor]:
+    def _logits(self, weights: DecoderWeights, kv_cache_dtype: str) -> tuple[Tensor, Tensor]:
         """Returns the logits of the decoder and of the model."""
-        ours, theirs = _caches(self._structure, weights.dtype), _caches(self._structure, torch.float32)
+        ours, theirs = (_caches(self._structure, dtype, kv_cache_dtype) for dtype in (weights.dtype, torch.float32))
         decoder = Decoder(weights, ours, [0] * len(ours))
         found, expected = [], []
         for start, stop in pairwise((0, *_SAMPLE_CHUNK_ENDS)):
@@ -323,9 +335,11 @@ def _sampled_experts(structure: Structure, chosen: Sequence[int]) -> Iterator[tu
             yield from ((names.router, count), (names.experts.name, count))
 
 
-def _caches(structure: Structure, dtype: torch.dtype) -> list[LayerCache]:
-    num_blocks = -(-_SAMPLE_CHUNK_ENDS[-1] // _BLOCK_SIZE)
-    return [LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, dtype, torch.device("cpu")) for shape in structure.shapes]
+def _caches(structure: Structure, dtype: torch.dtype, kv_cache_dtype: str) -> list[LayerCache]:
+    num_blocks, device = -(-_SAMPLE_CHUNK_ENDS[-1] // _BLOCK_SIZE), torch.device("cpu")
+    if kv_cache_dtype == "int8":
+        return [Int8LayerCache.allocate(shape, num_blocks, _BLOCK_SIZE, device) for shape in structure.shapes]
+    return [LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, dtype, device) for shape in structure.shapes]
 
 
 def text_batch(start: int, stop: int, vocab_size: int) -> Batch:

@@ -12,6 +12,7 @@
 //   scores   float32 [rows, kSimdPrefillKeys]
 //   probs    [rows, kSimdPrefillKeys / kPerWord]
 //   sums     float32 [rows, head_dim], unnormalized output
+//   scales   float32 [2, num_keys], of keys and values in an int8 cache: scores and probs are multiplied with them
 //
 // Blocks of keys start at multiples of kSimdPrefillKeys of the sequence, and a row's result does not depend on the other
 // rows, so the chunks of a prompt do not change a bit. A token that a row does not see adds nothing to it, even if its
@@ -26,6 +27,7 @@
 #include <type_traits>
 
 #include "attention.h"
+#include "int8_cache.h"
 #include "microkernel.h"
 
 constexpr int64_t kMinSimdPrefillQueries = 8;  // fewest queries of a chunk; packing does not pay for fewer
@@ -33,7 +35,9 @@ constexpr int64_t kSimdPrefillKeys = 256;
 constexpr int64_t kSimdPrefillRows = 48;  // rows of a block
 static_assert(kSimdPrefillRows % kKernelRows == 0 && kSimdPrefillKeys % (kKernelPanels * kLanes) == 0);
 
-template <typename Cache>
+// Cache: of keys and values. Compute: dtype of the products, where it is not widened; that of the cache, or the model's
+// if the cache is int8, whose numbers are exact in bfloat16, too.
+template <typename Cache, typename Compute = Cache>
 class SimdPrefillAttention {
    public:
     // cache: from kv_head on. position: of the first of num_queries queries, whose own keys and values are in the cache.
@@ -55,8 +59,12 @@ class SimdPrefillAttention {
     // attended) with sixteen numbers of a query's output, from number on, counted from the first of the heads.
     template <typename StoreOutput>
     void attend(const float* queries, int64_t stride, const StoreOutput& store_output) {
-        pack_keys();
-        pack_values();
+        if constexpr (kIsInt8) {
+            pack_int8();
+        } else {
+            pack_keys();
+            pack_values();
+        }
         ensure_size(scratch_.queries, kSimdPrefillRows * query_words_);
         ensure_size(scratch_.scores, kSimdPrefillRows * kSimdPrefillKeys);
         ensure_size(scratch_.probs, kSimdPrefillRows * kSimdPrefillKeys / kPerWord);
@@ -67,10 +75,11 @@ class SimdPrefillAttention {
 
    private:
 #if defined(__AVX512BF16__)
-    using Number = Cache;
+    using Number = Compute;
 #else
     using Number = float;
 #endif
+    static constexpr bool kIsInt8 = std::is_same_v<Cache, int8_t>;
     static constexpr int64_t kPerWord = WeightFormat<Number>::kPerWord;
     static constexpr int64_t kKeyUnit = kKernelPanels * kLanes;  // keys are padded with zeros to a multiple of this
 
@@ -143,6 +152,40 @@ class SimdPrefillAttention {
         }
     }
 
+    // Packs keys, values and their scales from an int8 cache, sixteen tokens at a time: those that no query sees have
+    // scores -inf, and zeros if there are no others beside them.
+    void pack_int8() {
+        int32_t* const keys = ensure_size(scratch_.keys, num_keys_ * query_words_);
+        int32_t* const values = ensure_size(scratch_.values, num_keys_ * dim_ / kPerWord);
+        float* const scales = ensure_size(scratch_.scales, 2 * num_keys_);
+        const int64_t panel_size = num_keys_ / kPerWord * kLanes;
+        scratch_.is_finite.assign((num_keys_ + kSimdPrefillKeys - 1) / kSimdPrefillKeys, true);
+        for (int64_t key = 0; key < num_keys_; key += kLanes) {
+            const bool is_seen = key + kLanes > seen(0).first && key < seen(num_rows_ - 1).last;
+            const int64_t offset = is_seen ? cache_.offset(first_key_ + key) : 0;
+            store(is_seen ? load<Floats>(cache_.key_scales + offset) : Floats{}, scales + key);
+            store(is_seen ? load<Floats>(cache_.value_scales + offset) : Floats{}, scales + num_keys_ + key);
+            for (int64_t d = 0; d < dim_; d += kWordBytes)
+                widen_int8(is_seen ? load<Ints>(cache_.keys + offset * dim_ + d * kLanes) : Ints{},
+                           keys + key * query_words_ + d / kPerWord * kLanes);
+            for (int64_t word = 0; word < kLanes; word += kWordBytes)
+                for (int64_t d = 0; d < dim_; d += kLanes)
+                    widen_int8(is_seen ? load<Ints>(cache_.values + offset * dim_ + word * dim_ + d * kWordBytes)
+                                       : Ints{},
+                               values + d / kLanes * panel_size + (key + word) / kPerWord * kLanes);
+        }
+    }
+
+    // Widens four int8 in each lane to Number: 4 / kPerWord vectors.
+    static void widen_int8(Ints bytes, int32_t* to) {
+        const auto number = [&](int at) { return Ints(__builtin_convertvector(bytes << (24 - 8 * at) >> 24, Floats)); };
+        for (int at = 0; at < kWordBytes; at += kPerWord) {
+            const Ints first = number(at);
+            if constexpr (kPerWord == 2) store((first >> 16 & 0xffff) | number(at + 1), to + at / 2 * kLanes);
+            else store(first, to + at * kLanes);
+        }
+    }
+
     // Attends the rows of a block, from first_row on.
     template <typename StoreOutput>
     void attend_block(int64_t first_row, const float* queries, int64_t stride, const StoreOutput& store_output) {
@@ -200,11 +243,18 @@ class SimdPrefillAttention {
         for (int64_t row = 0; row < count; ++row) {
             float* scores = scratch_.scores.data() + row * kSimdPrefillKeys;
             const Seen own = seen(first_row + row);
+            if constexpr (kIsInt8)
+                for (int64_t at = 0; at < width; at += kLanes)
+                    store(load<Floats>(scores + at) * load<Floats>(scratch_.scales.data() + key + at), scores + at);
             std::fill(scores, scores + std::clamp<int64_t>(own.first - key, 0, width), -INFINITY);
             std::fill(scores + std::clamp<int64_t>(own.last - key, 0, width), scores + width, -INFINITY);
-            const float rescale =
-                states[row].update(scores, width, layer_,
-                                   [&](int64_t at, Floats some) { store(some, probs + row * kSimdPrefillKeys + at); });
+            const float rescale = states[row].update(scores, width, layer_, [&](int64_t at, Floats some) {
+                if constexpr (kIsInt8) {  // the scale of a value that the row does not see may be NaN
+                    const Floats scales = load<Floats>(scratch_.scales.data() + num_keys_ + key + at);
+                    some = some == 0 ? Floats{} : some * scales;
+                }
+                store(some, probs + row * kSimdPrefillKeys + at);
+            });
             float* sums = scratch_.sums.data() + row * dim_;
             if (rescale != 1)
                 for (int64_t d = 0; d < dim_; d += kLanes) store(load<Floats>(sums + d) * rescale, sums + d);

@@ -33,7 +33,7 @@ class DraftModel:
         kernel: computes its attention.
         layout: cache layout of the model that verifies the draft tokens.
         vocab_size: of that model; token ids beyond it are never proposed.
-        num_blocks, block_size: of that model's cache.
+        num_blocks, block_size, kv_cache_dtype: of that model's cache.
 
     Raises:
         ModelLoadError: the draft model attends further back than that model's cache keeps tokens.
@@ -48,13 +48,21 @@ class DraftModel:
         vocab_size: int,
         num_blocks: int,
         block_size: int,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         self._group = _widest_window_group(draft, layout)
         self._context = draft.max_position_embeddings
         self._vocab_size = draft.vocab_size
         self._has_smaller_vocabulary = draft.vocab_size < vocab_size  # the two may be padded to different sizes
         self._shared_vocab_size = min(vocab_size, draft.vocab_size)
-        self._runner = Runner(draft, kernel, draft_layout(draft), num_blocks=num_blocks, block_size=block_size)
+        self._runner = Runner(
+            draft,
+            kernel,
+            draft_layout(draft),
+            num_blocks=num_blocks,
+            block_size=block_size,
+            kv_cache_dtype=kv_cache_dtype,
+        )
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
         counts = [

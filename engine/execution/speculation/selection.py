@@ -27,12 +27,15 @@ def make_proposer(settings: EngineSettings, model: LoadedModel, capacity: Capaci
         return PromptLookup()
     draft = model.draft
     assert draft is not None, "models are loaded with their draft model"
-    kernel, _ = select_kernel(settings.attention, draft.needs, draft.device, capacity.block_size)
+    kernel, _ = select_kernel(
+        settings.attention, draft.needs, draft.device, capacity.block_size, settings.kv_cache_dtype
+    )
     return DraftModel(
         draft,
         kernel,
         capacity.layout,
         vocab_size=model.vocab_size,
         num_blocks=capacity.num_blocks,
+        kv_cache_dtype=settings.kv_cache_dtype,
         block_size=capacity.block_size,
     )

@@ -60,6 +60,7 @@ def make_strategy(
         num_blocks=capacity.num_blocks,
         block_size=capacity.block_size,
         batch_invariant=settings.batch_invariant,
+        kv_cache_dtype=settings.kv_cache_dtype,
     )
     # Where steps run in C++, sampling does too.
     sampler = StepSampler(submissions, vocabulary, Sampler(NativeSampling() if model.decoder is not None else None))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine import EngineSettings
 from engine.execution.attention.base import LayerCache, Sequences
+from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch
 from engine.execution.load import load_model
 from engine.execution.native import build, eligibility
@@ -67,13 +68,16 @@ def fresh_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 class Sequence:
     """One text in a cache of its own, its blocks in no order."""
 
-    def __init__(self, model: LoadedModel, length: int = LENGTH, seed: int = 0) -> None:
+    def __init__(self, model: LoadedModel, length: int = LENGTH, seed: int = 0, kv_cache_dtype: str = "auto") -> None:
         assert isinstance(model.decoder, DecoderWeights)
         dice = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(0, model.vocab_size, (length,), generator=dice)
         self.blocks = torch.randperm(-(-length // BLOCK_SIZE), generator=dice).tolist()
         caches = [
-            LayerCache.zeros(shape, len(self.blocks), BLOCK_SIZE, model.dtype, model.device) for shape in model.layers
+            Int8LayerCache.allocate(shape, len(self.blocks), BLOCK_SIZE, model.device)
+            if kv_cache_dtype == "int8"
+            else LayerCache.zeros(shape, len(self.blocks), BLOCK_SIZE, model.dtype, model.device)
+            for shape in model.layers
         ]
         self.decoder = Decoder(model.decoder, caches, [0] * len(caches))
 
@@ -346,3 +350,17 @@ def test_on_a_processor_with_other_extensions(
     assert build.describe_native_decoder() == f"prebuilt for {extensions}"
     text = Sequence(model)
     assert error(text.logits(LENGTH), theirs(model, text.tokens)) < largest
+
+
+@pytest.mark.full
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_int8_cache_on_a_processor_with_other_extensions(extensions: str, path: Path, dtype: str) -> None:
+    """As a prompt, as decodes, and as both, against the cache in the model's own dtype."""
+    model = load(path, dtype=dtype, kv_cache_dtype="int8")
+    assert build.describe_native_decoder() == f"prebuilt for {extensions}"
+    exact = Sequence(model).logits(LENGTH)
+    whole = Sequence(model, kv_cache_dtype="int8").logits(LENGTH)
+    assert 0 < error(whole, exact) < 0.05
+    assert error(Sequence(model, kv_cache_dtype="int8").logits(*range(1, LENGTH + 1)), exact) < 0.05
+    assert torch.equal(Sequence(model, kv_cache_dtype="int8").logits(64, 81, LENGTH), whole)
