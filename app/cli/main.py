@@ -246,7 +246,8 @@ def doctor(
 
         measured = model_size(size)
         check_context(measured, context)
-        for line in sizing_report(measured, context, users):
+        kv_cache_dtype = read_settings(EngineSettings, flags).kv_cache_dtype
+        for line in sizing_report(measured, context, users, kv_cache_dtype):
             typer.echo(line)
         return
     from app.cli.doctor import examine

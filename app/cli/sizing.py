@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 from textwrap import wrap
 
-from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, ModelSize, WeightFormat
+from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, ModelLoadError, ModelSize, WeightFormat
 
 CARDS = (24, 48, 80, 141)
 """Memory of common GPUs in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
@@ -20,29 +21,40 @@ WIDTH = 100
 GB = 10**9
 
 
-def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
+def sizing_report(size: ModelSize, context: int, users: int, kv_cache_dtype: str = "auto") -> Iterator[str]:
     """Yields the lines of the report.
 
     Args:
         context: tokens per conversation, including its reply.
         users: replies generated at the same time.
+        kv_cache_dtype: of the engine's own cache. A model server's is in bf16.
+
+    Raises:
+        ModelLoadError: no attention kernel reads a cache of that dtype.
     """
-    each = size.cache(context)
+    if kv_cache_dtype == "fp8":
+        raise ModelLoadError("kv_cache_dtype=fp8 is not supported. Use auto, or int8 on a CPU.")
+    is_int8 = kv_cache_dtype == "int8"
+    each = size.cache(context, kv_cache_dtype)
     yield f"{size.name}: {size.parameters / 1e9:.3g} billion parameters, {len(size.layers)} layers."
+    token_kib = size.cache_per_token(kv_cache_dtype) / 1024
     yield (
-        f"KV cache in bf16: {size.cache_per_token / 1024:,.0f} KiB for a token, {_gb(each)} GB for a conversation of "
-        f"{context:,} tokens, {_gb(users * each)} GB for {users}."
+        f"KV cache in {'int8' if is_int8 else 'bf16'}: {token_kib:,.0f} KiB for a token, {_gb(each)} GB for a "
+        f"conversation of {context:,} tokens, {_gb(users * each)} GB for {users}."
     )
     if size.stored is not None:
         yield from wrap(size.stored, WIDTH)
     if size.window is not None and size.window < context:
         yield f"Layers with a sliding window keep at most {size.window:,} tokens of a conversation."
     yield ""
-    yield "Deskmate's engine, on one GPU, or on a CPU with that much memory:"
-    yield from _table(size, _formats_here(size), users, each, "card", _on_one_card)
+    if is_int8:
+        yield "Deskmate's engine, on a CPU with that much memory:"
+    else:
+        yield "Deskmate's engine, on one GPU, or on a CPU with that much memory:"
+    yield from _table(size, _formats_here(size, is_int8), users, each, "card", _on_one_card)
     yield ""
     yield "A model server with several GPUs, such as vLLM (ENGINE_REMOTE_URL):"
-    yield from _table(size, SERVER_WEIGHT_FORMATS, users, each, "cards", _on_cards)
+    yield from _table(size, SERVER_WEIGHT_FORMATS, users, size.cache(context), "cards", _on_cards)
     yield ""
     yield "Under the cards: how many are needed, where it may be several, and how many such users they hold."
     assumed = (
@@ -55,12 +67,15 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
     yield from wrap(assumed, WIDTH)
 
 
-def _formats_here(size: ModelSize) -> Mapping[str, WeightFormat]:
+def _formats_here(size: ModelSize, is_cpu_only: bool) -> Mapping[str, WeightFormat]:
     """Returns the formats that the engine runs the model in: a quantized file in its own and in bf16."""
-    if size.stored_format is None:
-        return WEIGHT_FORMATS
-    own = WeightFormat(size.stored_bytes / size.parameters, frozenset({"cpu"}))
-    return {size.stored_format: own, "bf16": WEIGHT_FORMATS["bf16"]}
+    formats = dict(WEIGHT_FORMATS)
+    if size.stored_format is not None:
+        own = WeightFormat(size.stored_bytes / size.parameters, frozenset({"cpu"}))
+        formats = {size.stored_format: own, "bf16": WEIGHT_FORMATS["bf16"]}
+    if not is_cpu_only:
+        return formats
+    return {name: replace(one, devices=frozenset({"cpu"})) for name, one in formats.items() if "cpu" in one.devices}
 
 
 def _table(

@@ -15,7 +15,7 @@ from engine.errors import ModelLoadError
 from engine.model.checkpoint import Checkpoint
 from engine.model.gguf.model_file import FLOATS
 from engine.model.served_format import ServedFormat, runs_quantization
-from engine.model.sizing import WEIGHT_FORMATS, ModelSize, cache_of_config, size_of_config
+from engine.model.sizing import CACHE_BYTES, WEIGHT_FORMATS, ModelSize, cache_of_config, size_of_config
 from engine.settings import EngineSettings
 
 MIN_CONTEXT = 512
@@ -86,9 +86,10 @@ def _smallest_cache(settings: EngineSettings, config: Any, dtype: torch.dtype) -
     context = settings.max_model_len or min(own, MIN_CONTEXT)
     cache_of = f"the cache of {context:,} tokens"
     try:
-        return cache_of_config(config, settings.model, context) * dtype.itemsize // 2, cache_of
+        cache = cache_of_config(config, settings.model, context, settings.kv_cache_dtype)
     except ModelLoadError:  # layers of a kind that is not estimated: the weights are checked all the same
         return 0, cache_of
+    return cache if settings.kv_cache_dtype == "int8" else cache * dtype.itemsize // CACHE_BYTES, cache_of
 
 
 def _setting_of_cache(settings: EngineSettings) -> str | None:

@@ -86,7 +86,7 @@ def _that_fits(
     """Returns the most exact format whose weights fit into memory with the cache of one full chat."""
     size = size_of_config(checkpoint.config, settings.model)
     context = settings.max_model_len or size.max_context
-    free, cache = available_memory(device), size.cache(context)
+    free, cache = available_memory(device), size.cache(context, settings.kv_cache_dtype)
     sizes = dict(_sizes(size, device, dtype))
     shown = str(dtype).removeprefix("torch.")
     numbers = ", ".join(f"{shown if name == 'none' else name} {_gb(needed)}" for name, needed in sizes.items())

@@ -61,7 +61,9 @@ SERVER_WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
 point for each group of 128 (AWQ, GPTQ)."""
 _BF16_BYTES = 2
 CACHE_BYTES = 2
-"""Bytes of a number in the KV cache: bf16 for every weight format."""
+"""Bytes of a number in the KV cache, unless that is int8: bf16 for every weight format."""
+INT8_SCALE_BYTES = 4
+"""Bytes of a scale in an int8 KV cache, which has one for the key and one for the value of each token and head."""
 BLOCK = 16
 """Tokens in a block of the cache; the last block of a conversation is counted as full."""
 
@@ -71,12 +73,19 @@ class CacheLayer:
     """The KV cache of one layer."""
 
     numbers_per_token: int  #: of keys and values together
+    num_kv_heads: int
     window: int | None  #: most tokens that are kept; None for all
 
-    def nbytes(self, context: int) -> int:
+    def nbytes(self, context: int, kv_cache_dtype: str = "auto") -> int:
         """Returns the bytes of the cache for one conversation of ``context`` tokens."""
         kept = context if self.window is None else min(context, self.window)
-        return math.ceil(kept / BLOCK) * BLOCK * self.numbers_per_token * CACHE_BYTES
+        return math.ceil(kept / BLOCK) * BLOCK * self.bytes_per_token(kv_cache_dtype)
+
+    def bytes_per_token(self, kv_cache_dtype: str) -> int:
+        """Returns the bytes of a token, scales included; ``auto`` is bf16."""
+        if kv_cache_dtype == "int8":
+            return self.numbers_per_token + 2 * self.num_kv_heads * INT8_SCALE_BYTES
+        return self.numbers_per_token * CACHE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +120,13 @@ class ModelSize:
             kept -= 0 if self.is_tied else self.output
         return math.ceil(size + kept * kept_bytes)
 
-    @property
-    def cache_per_token(self) -> int:
-        """Bytes of the cache per token, as long as no sliding window is full."""
-        return sum(layer.numbers_per_token for layer in self.layers) * CACHE_BYTES
+    def cache_per_token(self, kv_cache_dtype: str = "auto") -> int:
+        """Returns the bytes of the cache per token, as long as no sliding window is full."""
+        return sum(layer.bytes_per_token(kv_cache_dtype) for layer in self.layers)
 
-    def cache(self, context: int) -> int:
+    def cache(self, context: int, kv_cache_dtype: str = "auto") -> int:
         """Returns the bytes of the cache for one conversation of ``context`` tokens."""
-        return sum(layer.nbytes(context) for layer in self.layers)
+        return sum(layer.nbytes(context, kv_cache_dtype) for layer in self.layers)
 
     @property
     def window(self) -> int | None:
@@ -172,14 +180,14 @@ def size_of_config(config: Any, model: str) -> ModelSize:
     return ModelSize(model, **_count(config, model), layers=layers, max_context=context, stored=_stored(config, model))
 
 
-def cache_of_config(config: Any, model: str, context: int) -> int:
-    """Returns the bytes of the KV cache of one conversation in bf16, from transformers' configuration of the model.
+def cache_of_config(config: Any, model: str, context: int, kv_cache_dtype: str = "auto") -> int:
+    """Returns the bytes of the KV cache of one conversation, from transformers' configuration; ``auto`` is bf16.
 
     Raises:
         ModelLoadError: this estimate does not support the model's layers.
     """
     layers = _cache_layers(config.get_text_config(), model)
-    return sum(layer.nbytes(context) for layer in layers)
+    return sum(layer.nbytes(context, kv_cache_dtype) for layer in layers)
 
 
 def _stored(config: Any, model: str) -> str | None:
@@ -264,7 +272,7 @@ def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
             "sliding-window attention only."
         )
     numbers = 2 * kv_heads * head_dim
-    return tuple(CacheLayer(numbers, window if kind == "sliding_attention" else None) for kind in kinds)
+    return tuple(CacheLayer(numbers, kv_heads, window if kind == "sliding_attention" else None) for kind in kinds)
 
 
 def _count(config: Any, model: str) -> dict[str, Any]:

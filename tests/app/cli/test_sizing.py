@@ -14,7 +14,9 @@ from safetensors import safe_open
 
 from app.cli.main import main
 from engine import SERVER_WEIGHT_FORMATS, WEIGHT_FORMATS, EngineSettings, ModelLoadError, model_size
+from engine.execution.attention.int8_cache import int8_bytes
 from engine.model import quantization
+from engine.scheduling.cache_layout import LayerShape
 from testing.gguf_files import make_gguf
 from testing.models import FAMILIES
 
@@ -91,7 +93,7 @@ def test_the_numbers_in_the_docs_are_those_that_were_measured() -> None:
 
 def test_the_worked_example_by_hand(tmp_path: Path) -> None:
     size = model_size(write(tmp_path / "model", QWEN3_8B))
-    assert size.cache_per_token == 36 * 2 * 8 * 128 * 2 == 147_456
+    assert size.cache_per_token() == 36 * 2 * 8 * 128 * 2 == 147_456
     assert size.cache(8192) == 8192 * 147_456
     assert size.parameters == 8_190_735_360  # as the hub has it
     end = 151_936 * 4096
@@ -170,7 +172,7 @@ def test_the_model_in_the_box_has_as_many_weights_as_its_file() -> None:
     with safe_open(ROOT / "models" / "guide" / "model.safetensors", "pt") as weights:
         stored = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
     assert size.parameters == stored
-    assert size.cache_per_token == 4 * 2 * 2 * 64 * 2
+    assert size.cache_per_token() == 4 * 2 * 2 * 64 * 2
 
 
 @pytest.mark.parametrize(
@@ -276,3 +278,32 @@ def test_a_damaged_gguf_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(40))
     with pytest.raises(ModelLoadError, match="version 0"):
         model_size(str(tmp_path / "damaged.gguf"))
+
+
+def test_an_int8_cache_takes_a_byte_for_each_number_and_its_scales() -> None:
+    """As the engine allocates it."""
+    size = model_size(str(ROOT / "models" / "guide"))
+    shape = LayerShape(num_kv_heads=2, head_dim=64, value_head_dim=64, sliding_window=None)
+    assert size.cache_per_token("int8") == 4 * int8_bytes(shape) == 4 * 2 * (64 + 64 + 8)
+    assert size.cache(100, "int8") == 112 * size.cache_per_token("int8")
+
+
+def test_the_report_of_an_int8_cache_is_of_cpus_and_leaves_the_servers_in_bf16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write(tmp_path / "model", QWEN3_8B)
+    as_ever = reported(capsys, model)
+    own, servers = reported(capsys, model, "--kv-cache-dtype", "int8")
+    assert servers == as_ever[1]
+    assert own == {name: ["CPU only"] * 4 for name in ("bf16", "int8", "int4")}
+    with pytest.raises(SystemExit):
+        main(["doctor", "--size", model, "--kv-cache-dtype", "int8"])
+    assert f"KV cache in int8: {36 * 2 * 8 * (128 + 4) / 1024:.0f} KiB for a token" in capsys.readouterr().out
+
+
+def test_a_cache_that_no_kernel_reads_is_not_sized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write(tmp_path / "model", QWEN3_8B)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--size", model, "--kv-cache-dtype", "fp8"])
+    assert ended.value.code == 2
+    assert "fp8 is not supported" in capsys.readouterr().err

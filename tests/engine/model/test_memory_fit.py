@@ -70,6 +70,13 @@ def test_the_cache_that_is_asked_for_counts(llama: Path, monkeypatch: pytest.Mon
     said = refusal(llama, monkeypatch, free, native=False, dtype="bfloat16", max_model_len=1024)
     assert "the cache of 1,024 tokens" in said
     assert "a smaller max_model_len, or a smaller model" in said
+    needed = size.weights(WEIGHT_FORMATS["bf16"]) + size.cache(1024, "int8")
+    assert needed <= free
+    monkeypatch.setattr(memory_fit, "available_memory", lambda _device: needed)
+    asked: dict[str, Any] = {"native": False, "dtype": "bfloat16", "max_model_len": 1024, "kv_cache_dtype": "int8"}
+    load_model(EngineSettings(model=str(llama), device="cpu", **asked), lambda _stage, _fraction: None)
+    said = refusal(llama, monkeypatch, needed - 1, **asked)
+    assert f"{size.cache(1024, 'int8') / 1e6:.1f} MB for the cache of 1,024 tokens" in said
     said = refusal(llama, monkeypatch, free, native=False, dtype="bfloat16", kv_cache_memory=2)
     assert "and 2.15 GB for the cache, and" in said
     assert "a smaller kv_cache_memory, or a smaller model" in said

@@ -65,6 +65,16 @@ def test_a_shorter_context_counts(llama: Path, monkeypatch: pytest.MonkeyPatch) 
     assert load(llama, quantization="auto", dtype="bfloat16").quantization != "none"
 
 
+def test_an_int8_cache_leaves_more_for_the_weights(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = model_size(str(llama))
+    weights, cache = size.weights(WEIGHT_FORMATS["bf16"]), size.cache(256, "int8")
+    assert cache < size.cache(256)
+    free(monkeypatch, (weights + cache) / served_format.USABLE + 1)
+    chosen = {"quantization": "auto", "dtype": "bfloat16"}
+    assert load(llama, **chosen, kv_cache_dtype="int8").quantization == "none"
+    assert load(llama, **chosen).quantization != "none"
+
+
 def test_a_model_larger_than_memory_is_refused_with_the_numbers(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free(monkeypatch, 1000)
     with pytest.raises(ModelLoadError) as caught:
