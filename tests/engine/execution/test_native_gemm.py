@@ -1,4 +1,4 @@
-"""Matrix products in C++ for every variant of the decoder, those for other processors under QEMU."""
+"""Matrix products, and attention over an int8 cache, in C++ for every variant of the decoder, some under QEMU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from engine.execution.native import build, compiler
 from engine.execution.native.compiler import VARIANTS, Variant
 from testing.native import needs_compiler
 
-PROGRAM = Path(__file__).with_name("gemm_check.cpp")
-FORMATS = ["float32", "bfloat16", "int8", "int4"]
+#: Programs that check themselves, and what they print an error for.
+PROGRAMS = {
+    "gemm_check.cpp": ["float32", "bfloat16", "int8", "int4"],
+    "int8_attention_check.cpp": ["decode", "prefill", "bfloat16"],
+}
 #: A processor of QEMU for each variant that it can run; it knows no AVX-512.
 QEMU_CPUS = {
     "x86-64-v3": "Haswell",
@@ -24,17 +27,18 @@ QEMU_CPUS = {
 }
 
 
-def _compile(cxx: str, options: tuple[str, ...], target: Path) -> None:
-    """Compiles the program that checks itself, with nothing that it would load."""
+def _compile(cxx: str, options: tuple[str, ...], program: str, target: Path) -> None:
+    """Compiles a program that checks itself, with nothing that it would load."""
+    source = Path(__file__).with_name(program)
     shared = [option for option in compiler.OPTIONS if option not in ("-shared", "-fPIC")]
     include = f"-I{compiler.SOURCE.parent}"
-    compiler.run_compiler([cxx, *shared, *options, "-static", "-Wno-psabi", include, str(PROGRAM), "-o", str(target)])
+    compiler.run_compiler([cxx, *shared, *options, "-static", "-Wno-psabi", include, str(source), "-o", str(target)])
 
 
-def _check(*command: str) -> None:
+def _check(program: str, *command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == FORMATS
+    assert [line.split()[0] for line in done.stdout.splitlines()] == PROGRAMS[program]
 
 
 @pytest.mark.slow
@@ -42,18 +46,22 @@ def _check(*command: str) -> None:
 @pytest.mark.parametrize(
     "variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=lambda variant: variant.name
 )
-def test_products_on_this_processor(variant: Variant, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "program", ["gemm_check.cpp", pytest.param("int8_attention_check.cpp", marks=pytest.mark.full)]
+)
+def test_programs_on_this_processor(program: str, variant: Variant, tmp_path: Path) -> None:
     if variant.machine != platform.machine() or not variant.features <= build.cpu_features():
         pytest.skip("this processor cannot run it")
-    _compile(compiler.find_compiler(), variant.options, tmp_path / "check")
-    _check(str(tmp_path / "check"))
+    _compile(compiler.find_compiler(), variant.options, program, tmp_path / "check")
+    _check(program, str(tmp_path / "check"))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     "variant", [variant for variant in VARIANTS if variant.name in QEMU_CPUS], ids=lambda variant: variant.name
 )
-def test_products_on_other_processors(variant: Variant, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_on_other_processors(program: str, variant: Variant, tmp_path: Path) -> None:
     names = [f"{variant.machine}-linux-gnu-g++", *(["g++"] if variant.machine == platform.machine() else [])]
     cxx = next((name for name in names if shutil.which(name)), None)
     qemu = next(
@@ -61,8 +69,8 @@ def test_products_on_other_processors(variant: Variant, tmp_path: Path) -> None:
     )
     if cxx is None or qemu is None:
         pytest.skip(f"needs a compiler and QEMU for {variant.machine}: scripts/cross_tools.sh installs Debian's")
-    _compile(cxx, variant.options, tmp_path / "check")
-    _check(qemu, "-cpu", QEMU_CPUS[variant.name], str(tmp_path / "check"))
+    _compile(cxx, variant.options, program, tmp_path / "check")
+    _check(program, qemu, "-cpu", QEMU_CPUS[variant.name], str(tmp_path / "check"))
 
 
 @pytest.mark.full
