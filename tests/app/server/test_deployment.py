@@ -109,7 +109,7 @@ def test_every_service_is_confined(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "proxy" else [])
-    assert service["restart"] == "unless-stopped"
+    assert service["restart"] == ("no" if name == "model-check" else "unless-stopped")
     assert {"memory", "pids"} <= set(service["deploy"]["resources"]["limits"])
     assert "privileged" not in service
     assert "network_mode" not in service
@@ -122,6 +122,7 @@ def test_profiles_only_add() -> None:
     profiles = {name: service.get("profiles") for name, service in services().items()}
     assert profiles == {
         "app": None,
+        "model-check": None,
         "db": None,
         "app-gpu": ["gpu"],
         "vllm": ["cluster"],
