@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from app.cli.console import StageProgress
+from app.errors import StartupError
+from app.settings import AppSettings
 from engine import ChatEngine, EngineSettings
+
+if TYPE_CHECKING:
+    from app.models.wheel_download import Progress
 
 
 def make_engine(settings: EngineSettings, progress: StageProgress) -> AbstractAsyncContextManager[ChatEngine]:
@@ -22,3 +28,21 @@ def make_engine(settings: EngineSettings, progress: StageProgress) -> AbstractAs
 
     find_model(settings.model)  # a wrong folder is refused at once, before anything else starts
     return Engine(settings, progress=progress)
+
+
+def with_found_model(settings: AppSettings, engine: EngineSettings, progress: Progress) -> EngineSettings:
+    """Replaces a name of the recommended list, such as ``smollm2``, by what it stands for, downloaded if need be.
+
+    Raises:
+        StartupError: it cannot be downloaded; says why.
+    """
+    if engine.remote_url:
+        return engine
+    from app.models.downloads import find_or_download
+    from app.models.local_model import ModelError
+
+    try:
+        target = find_or_download(engine.model, settings, engine, progress)
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+    return engine.model_copy(update={"model": target})

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,12 +18,9 @@ from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
 from app.cli.model import model
 from app.cli.tool import tool
 from app.cli.user import user
-from app.errors import AppError, StartupError
+from app.errors import AppError
 from app.settings import AppSettings
 from engine import EngineError, EngineSettings
-
-if TYPE_CHECKING:
-    from app.models.wheel_download import Progress
 
 cli = typer.Typer(
     name="deskmate",
@@ -101,7 +98,7 @@ def serve(**flags: str | bool | None) -> None:
             migrate(settings.resolved_database_url)
 
         from app.cli.console import StageProgress
-        from app.cli.engines import make_engine
+        from app.cli.engines import make_engine, with_found_model
 
         with StageProgress() as progress:
 
@@ -115,25 +112,11 @@ def serve(**flags: str | bool | None) -> None:
             def loading() -> None:
                 progress.note(f"The page is at {settings.public_url or address_of(listener)} while the model loads.")
 
-            if not engine_settings.remote_url:
-                engine_settings = _with_found_model(settings, engine_settings, progress)
-            engine = make_engine(engine_settings, progress)
+            engine = make_engine(with_found_model(settings, engine_settings, progress), progress)
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve_until_stopped(settings, engine, listener, ready, loading))
-
-
-def _with_found_model(settings: AppSettings, engine: EngineSettings, progress: Progress) -> EngineSettings:
-    """Replaces a name of the recommended list, such as ``smollm2``, by what it stands for, downloaded if need be."""
-    from app.models.downloads import find_or_download
-    from app.models.local_model import ModelError
-
-    try:
-        target = find_or_download(engine.model, settings, engine, progress)
-    except ModelError as error:
-        raise StartupError(str(error)) from error
-    return engine.model_copy(update={"model": target})
 
 
 @cli.command()
@@ -163,6 +146,19 @@ def run(
     from app.cli.run import run as run_batch
 
     sys.exit(run_batch(read_settings(EngineSettings, flags), input, output, max_concurrency))
+
+
+@cli.command()
+@with_flags(EngineSettings)
+def chat(
+    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = "",
+    once: Annotated[str | None, typer.Option("--once", metavar="TEXT", help="Reply to this message and exit.")] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Chat in the terminal, without a server. Text that is piped in gets one reply: `echo Hello | deskmate chat`."""
+    from app.cli.chat import chat as converse
+
+    converse(read_settings(AppSettings, flags), read_settings(EngineSettings, flags), system, once)
 
 
 @cli.command("export")
