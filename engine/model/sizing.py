@@ -256,11 +256,11 @@ def _config_file(model: str) -> Path:
 def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
     try:
         count: int = text.num_hidden_layers
-        heads: int = text.num_attention_heads
-        head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // heads
+        # Where the shape of attention differs by layer, transformers gives each layer a configuration of its own.
+        layers = list(text.per_layer_config) if getattr(text, "is_heterogeneous", False) else [text] * count
+        shapes = [_shape(layer) for layer in layers]
     except AttributeError as error:
         raise ModelLoadError(f"The config of {model} does not say how its attention is shaped: {error}.") from error
-    kv_heads: int = getattr(text, "num_key_value_heads", None) or heads
     window: int | None = getattr(text, "sliding_window", None)
     kinds: list[str] = getattr(text, "layer_types", None) or (
         ["sliding_attention" if window and getattr(text, "use_sliding_window", True) else "full_attention"] * count
@@ -271,8 +271,18 @@ def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
             f"{model} has layers of the kind {', '.join(sorted(unknown))}; this estimate supports full and "
             "sliding-window attention only."
         )
-    numbers = 2 * kv_heads * head_dim
-    return tuple(CacheLayer(numbers, kv_heads, window if kind == "sliding_attention" else None) for kind in kinds)
+    return tuple(
+        CacheLayer(2 * kv_heads * head_dim, kv_heads, window if kind == "sliding_attention" else None)
+        for (kv_heads, head_dim), kind in zip(shapes, kinds, strict=True)
+    )
+
+
+def _shape(layer: Any) -> tuple[int, int]:
+    """Returns a layer's number of heads of keys and values, and their size."""
+    heads: int = layer.num_attention_heads
+    return getattr(layer, "num_key_value_heads", None) or heads, (
+        getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    )
 
 
 def _count(config: Any, model: str) -> dict[str, Any]:
