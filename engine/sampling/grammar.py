@@ -85,11 +85,6 @@ class GrammarMatcher:
         self._follow(token_ids, num_prompt_tokens)
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
-    def forced_tokens(self, token_ids: Sequence[int], num_prompt_tokens: int) -> list[int]:
-        """Returns the token ids that the grammar dictates next; empty where there is a choice."""
-        self._follow(token_ids, num_prompt_tokens)
-        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
-
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         kept = min(len(self._consumed), len(token_ids) - num_prompt_tokens)
         if kept < len(self._consumed):

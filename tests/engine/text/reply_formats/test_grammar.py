@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import llguidance
 import numpy as np
 import pytest
 
@@ -14,8 +15,6 @@ from engine.text.reply_formats.catalogue import CALLS
 from engine.text.reply_formats.detection import named_reply_format
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.parser import ReplyParser, ReplyParts
-
-llguidance = pytest.importorskip("llguidance")
 
 TOOLS = (
     Tool(
