@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from pydantic import ValidationError
 
 from app.api.openai.errors import IGNORED_FIELDS, MAX_LISTED
@@ -18,7 +16,7 @@ from app.api.openai.requests import ChatCompletionRequest, CompletionRequest
 from engine import PARAMETERS
 from testing.json_events import parse_json_events
 from testing.waiting import eventually
-from tests.app.live_server import RunningApp, live_server, reset_engine
+from tests.app.live_server import RunningApp, live_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,18 +69,6 @@ NEUTRAL: dict[str, Any] = {
     "stream_options": None,
 }
 NEUTRAL_CHAT: dict[str, Any] = {"chat_template_kwargs": {}, "chat_template": None, "documents": None, "echo": False}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
-    async with live_server(tmp_path_factory.mktemp("data"), gradio=False) as running:
-        yield running
-
-
-@pytest.fixture
-def live(server: RunningApp) -> RunningApp:
-    reset_engine(server.engine)
-    return server
 
 
 async def ask(live: RunningApp, body: dict[str, Any]) -> Any:

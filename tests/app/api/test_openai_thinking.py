@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from engine import ChatOptions
 from testing.fake_engine import Thought, call_pieces
 from testing.json_events import parse_json_events
-from tests.app.live_server import RunningApp, live_server, reset_engine
+from tests.app.live_server import RunningApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HELLO: list[Any] = [{"role": "user", "content": "What is 6 times 7?"}]
 THINKS = (Thought("6 times 7"), Thought(" is 42."), "It is ", "42.")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
-    async with live_server(tmp_path_factory.mktemp("data"), gradio=False) as running:
-        yield running
-
-
-@pytest.fixture
-def live(server: RunningApp) -> RunningApp:
-    reset_engine(server.engine)
-    return server
 
 
 async def post(live: RunningApp, **fields: Any) -> Any:

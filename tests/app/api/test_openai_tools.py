@@ -17,7 +17,7 @@ from app.api.openai.tools import MAX_ARGUMENTS_BYTES, MAX_TOOLS
 from engine import ChatOptions, FinishReason, NamedTool, Tool, ToolCall, ToolChoiceMode
 from testing.fake_engine import call_pieces
 from testing.json_events import parse_json_events
-from tests.app.live_server import RunningApp, live_server, reset_engine
+from tests.app.live_server import RunningApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,18 +37,6 @@ def function(name: str = "weather", parameters: Any = CITY, **fields: Any) -> di
 
 def chat(**fields: Any) -> dict[str, Any]:
     return {"model": "fake", "messages": HELLO, **fields}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
-    async with live_server(tmp_path_factory.mktemp("data"), gradio=False) as running:
-        yield running
-
-
-@pytest.fixture
-def live(server: RunningApp) -> RunningApp:
-    reset_engine(server.engine)
-    return server
 
 
 @pytest_asyncio.fixture(loop_scope="module")

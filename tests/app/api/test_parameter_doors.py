@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pydantic import ValidationError
 
 from app.api.openai.requests import CompletionRequest
@@ -20,7 +19,7 @@ from app.services.container import Services
 from app.ui.page import build_page
 from engine import PARAMETERS, InvalidRequestError, Kind, Parameter, SamplingParams, UnsupportedParameterError
 from engine.remote.dialects import DIALECTS, sampling_fields
-from tests.app.live_server import RunningApp, live_server, reset_engine
+from tests.app.live_server import RunningApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -127,18 +126,6 @@ async def test_neutral_values_are_complete_and_change_nothing() -> None:
 
 
 # -- a chat's settings, presets and prompts ---------------------------------------------------------------------------
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
-    async with live_server(tmp_path_factory.mktemp("data"), gradio=False) as running:
-        yield running
-
-
-@pytest.fixture
-def live(server: RunningApp) -> RunningApp:
-    reset_engine(server.engine)
-    return server
 
 
 def template(**recommended: Any) -> Template:
