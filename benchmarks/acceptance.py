@@ -93,7 +93,6 @@ class Conversation:
                 parent_id=self._tip,
                 parent_is_tip=True,
                 text=" ".join(random.sample(self._texts, 2)),
-                partial_reply_text=None,
                 settings=SETTINGS,
                 save_settings=True,
                 model="guide",

@@ -58,7 +58,7 @@ class NullTurnRecords(TurnRecords):
     async def begin(self, user_id: str, new: NewTurn) -> None:
         """Does nothing."""
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None, reasoning: object = None) -> LeaseStatus:  # noqa: ARG002
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None, *new: object) -> LeaseStatus:  # noqa: ARG002
         return LeaseStatus.RUNNING
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:  # noqa: ARG002

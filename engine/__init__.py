@@ -40,6 +40,7 @@ from engine.outputs import (
     TokenLogprobs,
     ToolCallDelta,
     Utilisation,
+    join_tool_calls,
 )
 from engine.parameter_table import PARAMETERS, Group, Kind, Parameter, Slider
 from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
@@ -135,6 +136,7 @@ __all__ = [
     "fetch_model",
     "find_model",
     "has_unused_adapter",
+    "join_tool_calls",
     "model_size",
     "prepare_model",
     "quantization_in_name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -103,6 +103,18 @@ class ToolCallDelta:
     arguments: str = ""
     id: str | None = None  #: on the first delta of a call only
     name: str | None = None  #: on the first delta of a call only
+
+
+def join_tool_calls(deltas: Iterable[ToolCallDelta]) -> tuple[ToolCall, ...]:
+    """Returns the calls that the deltas of a reply make, in the order of their index."""
+    parts: dict[int, list[ToolCallDelta]] = {}
+    for delta in deltas:
+        parts.setdefault(delta.index, []).append(delta)
+    return tuple(
+        ToolCall(opening.id or "", opening.name or "", "".join(part.arguments for part in call))
+        for call in (parts[index] for index in sorted(parts))
+        for opening in call[:1]
+    )
 
 
 @dataclass(slots=True)  # created for each token; frozen=True would take three times as long
@@ -223,6 +235,7 @@ class ModelInfo:
     can_continue: bool = True  #: a partial reply can be continued
     quantization_reason: str | None = None  #: why the weights have their format, if the engine chose it
     can_think: bool = False  #: the chat template thinks before the answer, or not, as a request asks
+    can_call_tools: bool = False  #: tools can be offered in a conversation
     served_names: tuple[str, ...] = ()  #: listed by ``/v1/models`` instead of ``name``, if there are any
 
 

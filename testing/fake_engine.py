@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from engine import (
     EngineStoppedError,
     FinishReason,
     Health,
+    InvalidRequestError,
     ModelInfo,
     PrefillProgress,
     PreparedPrompt,
@@ -215,6 +217,8 @@ class FakeEngine:
         return tuple(range(self._count(prompt)))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
+        if unknown := [id for id in token_ids if not 0 <= id <= sys.maxunicode]:
+            raise InvalidRequestError(f"There is no token {unknown[0]}.")
         return "".join(map(chr, token_ids))
 
     async def token_strings(self, token_ids: Sequence[int]) -> list[str]:

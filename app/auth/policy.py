@@ -106,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/messages/{message_id}/edit", _WRITER),
     Rule("POST", "/api/messages/{message_id}/regenerate", _WRITER),
     Rule("POST", "/api/messages/{message_id}/continue", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/tools", _WRITER),
     Rule("POST", "/api/messages/{message_id}/show", _WRITER),
     Rule("POST", "/api/messages/{message_id}/branch", _WRITER),
     Rule("PUT DELETE", "/api/messages/{message_id}/feedback", _WRITER),

@@ -68,6 +68,9 @@ class ChatSettings(_WithParameters):
     max_thinking_tokens: int | None = Field(
         None, ge=1, le=MAX_THINKING_TOKENS, strict=True, description="Tokens of thinking after which the answer begins."
     )
+    use_tools: StrictBool | None = Field(
+        None, description="False: the model may not call the tools that this chat is offered."
+    )
     json_schema: str | None = Field(None, description="JSON schema that each reply is held to. Null: free text.")
 
     if TYPE_CHECKING:  # the parameters' fields are known at run time only

@@ -19,6 +19,7 @@ from app.errors import InvalidInput
 FORMAT = "deskmate.conversations"
 VERSION = 1
 MAX_TAG_CHARS = 50
+MAX_TOOL_USES, MAX_TOOL_ID_CHARS = 1000, 200
 _MAX_INTEGER = 2**63 - 1  # the databases' largest integer
 
 
@@ -82,7 +83,9 @@ class TurnDocument(_Part):
     omitted_messages: Count | None = Field(None, description="Oldest messages that did not fit the model's context.")
     context_length: Count | None = Field(None, description="The model's context length in tokens.")
     finish_reason: str | None = Field(
-        None, max_length=16, description="Why the reply ended: stop, stop_string, length, abort, error or deadline."
+        None,
+        max_length=16,
+        description="Why the reply ended: stop, stop_string, length, abort, error, deadline or tool_calls.",
     )
     error: str | None = Field(None, description="The error as one sentence.")
     prompt_tokens: Count | None = None
@@ -91,6 +94,20 @@ class TurnDocument(_Part):
     ttft_ms: Measure | None = Field(None, description="Milliseconds to the first token.")
     itl_ms: Measure | None = Field(None, description="Milliseconds from one later token to the next, on average.")
     tokens_per_second: Measure | None = None
+
+
+class ToolUseDocument(_Part):
+    """A call of a tool in a reply."""
+
+    id: str = Field(max_length=MAX_TOOL_ID_CHARS)
+    name: str = Field(max_length=MAX_TOOL_ID_CHARS)
+    arguments: str = Field(description="JSON text.")
+    round: Count = Field(0, description="Calls that the model made together have the same number.")
+    at: Count = Field(0, description="Characters of the content before the call.")
+    reasoning_at: Count = Field(0, description="The same of the reasoning.")
+    status: Literal["done", "failed", "denied"]
+    result: str = ""
+    seconds: Measure | None = Field(None, description="How long it ran.")
 
 
 class MessageDocument(_Part):
@@ -105,8 +122,26 @@ class MessageDocument(_Part):
     content: str = Field(description="The text, verbatim.")
     reasoning: str | None = Field(None, description="For a reply: what the model thought before it answered.")
     reasoning_seconds: Measure | None = Field(None, description="How long it thought.")
+    tool_uses: list[ToolUseDocument] = Field(
+        [],
+        max_length=MAX_TOOL_USES,
+        description="For a reply: its calls of tools, in the order in which they were made.",
+    )
     created_at: Moment
     turn: TurnDocument | None = Field(None, description="For a reply: how it was generated.")
+
+    @property
+    def chars(self) -> int:
+        """Characters of all its texts."""
+        return sum(len(text) for _, text in self.texts())
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Its long texts, each with the name of its field."""
+        yield "content", self.content
+        yield "reasoning", self.reasoning or ""
+        for index, use in enumerate(self.tool_uses):
+            yield f"tool_uses[{index}].arguments", use.arguments
+            yield f"tool_uses[{index}].result", use.result
 
 
 class ConversationDocument(_Part):

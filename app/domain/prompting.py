@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.domain.tool_use import ToolUse, rounds_of
 from app.domain.views import Role
-from engine import ChatMessage
+from engine import ChatMessage, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class PathMessage:
     content: str
     token_ids: tuple[int, ...] = ()  #: of a reply: the sampled tokens; empty if unknown
     reasoning: str = ""  #: of a reply: what the model thought before it
+    tool_uses: tuple[ToolUse, ...] = ()  #: of a reply: its calls of tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,7 @@ class PastTurn:
     """A user's message and its reply."""
 
     question: str
-    reply: str
-    token_ids: tuple[int, ...] = ()
-    reasoning: str = ""
+    reply: PathMessage
 
 
 def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
@@ -44,8 +44,8 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
     for message in path:
         if message.role is Role.USER:
             question = message.content
-        elif question is not None and message.content.strip():
-            turns.append(PastTurn(question, message.content, message.token_ids, message.reasoning))
+        elif question is not None and (message.content.strip() or message.tool_uses):
+            turns.append(PastTurn(question, message))
             question = None
     return turns
 
@@ -55,23 +55,39 @@ def chat_messages(
 ) -> list[ChatMessage]:
     """The messages for a reply to ``text``, or for the rest of ``partial_reply``.
 
-    After an optional system message, roles alternate and ``text`` comes last, as most templates insist. The thinking of
-    past replies goes along: the model's template decides what of it stays.
+    After an optional system message, roles alternate and ``text`` comes last, as most templates insist; a reply's calls
+    of tools are followed by their results. The thinking of past replies goes along: the model's template decides what
+    of it stays.
     """
     messages: list[ChatMessage] = []
     if system_prompt.strip():
         messages.append(ChatMessage(role="system", content=system_prompt))
     for turn in turns:
         messages.append(ChatMessage(role="user", content=turn.question))
-        messages.append(_reply(turn.reply, turn.token_ids, turn.reasoning))
+        *called, last = _reply(turn.reply)
+        messages += [*called, last] if last["content"] or not called else called
     messages.append(ChatMessage(role="user", content=text))
     if partial_reply is not None:
-        reply = _reply(partial_reply.content, partial_reply.token_ids, partial_reply.reasoning)
-        messages.append({**reply, "unfinished": True})
+        *called, last = _reply(partial_reply)
+        messages += called
+        # After results the model writes a new message, unless it has begun one.
+        if last["content"] or last.get("reasoning") or not called:
+            messages.append({**last, "unfinished": True})
     return messages
 
 
-def _reply(content: str, token_ids: tuple[int, ...], reasoning: str) -> ChatMessage:
+def _reply(reply: PathMessage) -> list[ChatMessage]:
+    """A reply's messages: for each round of calls one with the calls and one for each result, then its end."""
+    *called, end = rounds_of(reply.content, reply.reasoning, reply.tool_uses)
+    messages: list[ChatMessage] = []
+    for part in called:
+        calls = [ToolCall(use.id, use.name, use.arguments) for use in part.uses]
+        messages.append({**_assistant(part.text, (), part.reasoning), "tool_calls": calls})
+        messages += [ChatMessage(role="tool", content=use.result_for_model(), tool_call_id=use.id) for use in part.uses]
+    return [*messages, _assistant(end.text, () if called else reply.token_ids, end.reasoning)]
+
+
+def _assistant(content: str, token_ids: tuple[int, ...], reasoning: str) -> ChatMessage:
     reply = ChatMessage(role="assistant", content=content)
     if token_ids:
         reply["token_ids"] = token_ids

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
+from typing import Annotated
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2 import Template as CompiledTemplate
@@ -22,6 +23,7 @@ from app.errors import InvalidInput
 MAX_BODY_CHARS = 20_000
 MAX_VALUE_CHARS = 2000
 MAX_VARIABLES = 20
+MAX_SERVERS, MAX_SERVER_CHARS = 20, 32
 #: Names, operators, filters and tags in a body. Compiling takes about 0.1 ms for each, and more if nested.
 MAX_TOKENS = 2000
 #: Nesting depth of filters, operators and conditions. Compiling 300 filters in a row takes eleven seconds.
@@ -76,6 +78,9 @@ class Template(BaseModel):
     recommended: ChatSettings = Field(
         ChatSettings(), description="Sampling settings that suit a prompt; the others are left open."
     )
+    tools: tuple[Annotated[str, Field(max_length=MAX_SERVER_CHARS)], ...] = Field(
+        (), max_length=MAX_SERVERS, description="Tool servers of mcp.json whose tools this prompt's chats are offered."
+    )
     body: str = Field(max_length=MAX_BODY_CHARS, description="The text, with {{ variables }}.")
 
     def checked(self, kind: TemplateKind) -> Template:
@@ -99,6 +104,8 @@ class Template(BaseModel):
             if other := sorted(chosen.keys() - _RECOMMENDED):
                 raise InvalidInput(f"A prompt cannot recommend '{other[0]}'.")
             self.recommended.sampling_params()
+        elif self.tools:
+            raise InvalidInput("A canned reply has no tools: it is only a part of a message.")
         elif chosen:
             raise InvalidInput("A canned reply cannot recommend sampling settings: it is only a part of a message.")
         cleaned = Template(
@@ -106,6 +113,7 @@ class Template(BaseModel):
             description=clean_text(self.description),
             variables=tuple(_cleaned(variable) for variable in self.variables),
             recommended=self.recommended,
+            tools=tuple(dict.fromkeys(map(clean_text, self.tools))),
             body=body,
         )
         if not cleaned.render(dict.fromkeys(names, "x")):

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.feedback import FeedbackView
+from app.domain.tool_use import ToolUse
 from app.domain.words import SnippetPart
 
 Item = TypeVar("Item")
@@ -42,7 +43,7 @@ class ReplyStats:
     ttft_ms: float
     itl_ms: float
     tokens_per_second: float
-    finish_reason: str  #: stop | stop_string | length | abort | error | deadline
+    finish_reason: str  #: stop | stop_string | length | abort | error | deadline | tool_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class MessageView:
     feedback: FeedbackView | None = None  #: the viewing user's own
     reasoning: str = ""  #: what the model thought before it answered
     reasoning_seconds: float | None = None  #: how long it thought; None if it did not, or if that is unknown
+    tool_uses: tuple[ToolUse, ...] = ()  #: the calls of tools in a reply
 
 
 @dataclass(frozen=True, slots=True)

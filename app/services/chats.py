@@ -28,6 +28,7 @@ from app.templates.catalog import Templates
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
 from app.turns.storage_quota import StorageQuota
+from app.turns.tool_offers import ToolOffers
 from engine import ChatEngine
 
 #: Temporary chats are deleted this long after their last message.
@@ -51,12 +52,15 @@ class TemporaryChats:
     persistent chats.
     """
 
-    def __init__(self, settings: AppSettings, engine: ChatEngine, templates: Templates) -> None:
+    def __init__(
+        self, settings: AppSettings, engine: ChatEngine, templates: Templates, tool_offers: ToolOffers
+    ) -> None:
         #: Set by :meth:`Services.open` before the first chat: the admission itself counts the replies of these chats.
         self.admission: Admission = UnlimitedAdmission()
         self._settings = settings
         self._engine = engine
         self._templates = templates
+        self._tool_offers = tool_offers
         self._opening = asyncio.Lock()
         self._open: tuple[Database, Chats] | None = None
 
@@ -119,6 +123,7 @@ class TemporaryChats:
                 notifications,
                 admission=self.admission,
                 storage=StorageQuota(StorageUsageRecords(database), limits),
+                tool_offers=self._tool_offers,
                 is_alone=True,
             ),
             deletions=Deletions(database),

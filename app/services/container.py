@@ -11,6 +11,7 @@ from app.auth.accounts import AccountService
 from app.auth.quotas import Quotas
 from app.concurrency.background import BackgroundTasks
 from app.domain.ids import new_id
+from app.egress.policy import EgressPolicy
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
@@ -36,12 +37,16 @@ from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
 from app.templates.files import read_templates
+from app.tools.chat_tools import ChatTools
+from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
+from app.tools.servers import ToolServers
 from app.transfer.service import Transfers
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
 from app.turns.storage_quota import StorageQuota
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
+from app.turns.tool_offers import ToolOffers
 from engine import ChatEngine
 
 _log = logging.getLogger(__name__)
@@ -57,6 +62,7 @@ class Services:
     temporary: TemporaryChats
     transfers: Transfers
     templates: Templates
+    tools: ChatTools
     audit: Audit
     models: Models
     desk: Desk
@@ -73,9 +79,11 @@ class Services:
         """Claims and migrates the database, and marks the turns that a dead process left running as interrupted.
 
         Raises:
-            StartupError: the data folder, the database or a prompt file cannot be used; the message says what to do.
+            StartupError: the data folder, the database, a prompt file or mcp.json cannot be used; the message says
+                what to do.
         """
         files = read_templates()
+        servers = ToolServers(_mcp_servers(settings), EgressPolicy.allowing(settings.egress_allow))
         url = settings.resolved_database_url
         with ExitStack() as claim:
             claim.enter_context(claim_database(url))
@@ -102,7 +110,9 @@ class Services:
             if not is_alone:
                 background.start(notifications.listen(), "notifications")
             templates = Templates(files, TemplateVersions(database))
-            temporary = TemporaryChats(settings, engine, templates)
+            tools = ChatTools(servers)
+            tool_offers = ToolOffers(tools, templates, engine, accounts=settings.accounts)
+            temporary = TemporaryChats(settings, engine, templates, tool_offers)
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)
 
@@ -124,6 +134,7 @@ class Services:
                 titles,
                 admission,
                 storage,
+                tool_offers,
                 is_alone=is_alone,
             )
             if not is_alone:
@@ -154,6 +165,7 @@ class Services:
                     max_message_chars=settings.max_message_chars,
                 ),
                 templates=templates,
+                tools=tools,
                 audit=(audit := Audit(database)),
                 models=Models(settings, engine, audit),
                 desk=Desk.create(
@@ -201,6 +213,7 @@ class Services:
                 await self._quotas.close()
         finally:
             await self._background.close()
+            await self.tools.close()
             if self.accounts is not None:
                 self.accounts.close()
             await self.database.close()
@@ -217,3 +230,10 @@ class Services:
         if not health.ready:
             raise EngineUnavailable(health.error or "The engine is not ready.")
         await self.database.ping()
+
+
+def _mcp_servers(settings: AppSettings) -> dict[str, McpServer]:
+    try:
+        return read_mcp_file(settings.mcp_file)
+    except McpFileError as error:
+        raise StartupError(str(error)) from error

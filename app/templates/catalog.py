@@ -49,6 +49,11 @@ class Templates:
             raise InvalidInput(f"There is no {kind.noun} '{name}'. There are: {known}.")
         return await asyncio.to_thread(stored.template.render, given)
 
+    async def tool_servers(self, name: str) -> tuple[str, ...]:
+        """The tool servers of a system prompt; none if there is no such prompt."""
+        stored = await self._current(TemplateKind.PROMPT, name)
+        return () if stored is None or stored.removed else stored.template.tools
+
     async def try_out(self, kind: TemplateKind, template: Template, given: Mapping[str, str] | None = None) -> str:
         """Renders a template that is not saved yet.
 

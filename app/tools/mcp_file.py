@@ -25,9 +25,12 @@ class McpFileError(ValueError):
 
 
 class _Server(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     tools: tuple[str, ...] | None = Field(None, description="Names of the tools that are offered; default: all.")
+    auto_approve: tuple[str, ...] = Field(
+        (), alias="autoApprove", description="Names of the tools that are called without asking the user."
+    )
     timeout_seconds: float = Field(DEFAULT_TIMEOUT_S, gt=0, le=3600)
     disabled: bool = False
 

@@ -30,11 +30,11 @@ def to_result(answer: CallToolResult) -> ToolResult:
     return ToolResult(shortened(text) or "(The tool returned nothing.)", is_error=answer.is_error)
 
 
-def shortened(text: str) -> str:
-    """Returns the text, cut to :data:`MAX_RESULT_CHARS`."""
-    if len(text) <= MAX_RESULT_CHARS:
+def shortened(text: str, max_chars: int = MAX_RESULT_CHARS) -> str:
+    """Returns the text, cut to ``max_chars``."""
+    if len(text) <= max_chars:
         return text
-    return f"{text[:MAX_RESULT_CHARS]}\n(Cut here: the result has {len(text):,} characters.)"
+    return f"{text[:max_chars]}\n(Cut here: the result has {len(text):,} characters.)"
 
 
 def _part_text(part: Any) -> str:

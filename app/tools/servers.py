@@ -75,7 +75,18 @@ class ToolServers:
 
     async def statuses(self) -> list[ServerStatus]:
         """Asks all servers for their tools, at the same time; one that fails has a problem and no tools."""
-        return list(await asyncio.gather(*(self._status(name) for name in self._servers)))
+        return list(await asyncio.gather(*(self.status(name) for name in self._servers)))
+
+    async def status(self, name: str) -> ServerStatus:
+        """Asks a server for its tools."""
+        try:
+            return ServerStatus(name, tuple(await self._offered(name)))
+        except ToolServerError as error:
+            return ServerStatus(name, problem=str(error))
+
+    def is_auto_approved(self, tool: OfferedTool) -> bool:
+        """Whether the operator lets chats call the tool without asking the user."""
+        return tool.tool.name in self._servers[tool.server].auto_approve
 
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Calls an offered tool.
@@ -107,12 +118,6 @@ class ToolServers:
     async def close(self) -> None:
         """Ends all connections, and the servers that are programs."""
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
-
-    async def _status(self, name: str) -> ServerStatus:
-        try:
-            return ServerStatus(name, tuple(await self._offered(name)))
-        except ToolServerError as error:
-            return ServerStatus(name, problem=str(error))
 
     async def _offered(self, name: str) -> list[OfferedTool]:
         """Returns the tools of a server that the operator offers and a model can be given.

@@ -7,10 +7,10 @@ quote, and without the quote marks the text is verbatim.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from app.domain.conversation_document import ConversationDocument, MessageDocument
+from app.domain.conversation_document import ConversationDocument, MessageDocument, ToolUseDocument
 from app.domain.views import Role
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -40,7 +40,7 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
     elif settings.system_prompt.strip():
         yield from _section("System prompt", settings.system_prompt)
     for message in _shown(conversation):
-        yield from _section(_heading(message), message.content, message.reasoning)
+        yield from _section(_heading(message), message.content, message.reasoning, message.tool_uses)
         if message.status in _ENDINGS:
             error = message.turn.error if message.turn is not None else None
             yield ""
@@ -65,21 +65,37 @@ def _heading(message: MessageDocument) -> str:
     return f"Reply{model}, {_time(message.created_at)}"
 
 
-def _section(heading: str, text: str, reasoning: str | None = None) -> Iterator[str]:
+def _section(
+    heading: str, text: str, reasoning: str | None = None, tool_uses: Sequence[ToolUseDocument] = ()
+) -> Iterator[str]:
     yield ""
     yield f"## {heading}"
     yield ""
     if reasoning:
-        # A block of HTML ends at a blank line, so that what follows is Markdown again.
-        yield "<details><summary>Thinking</summary>"
-        yield ""
-        for line in _LINE_END.split(reasoning):
-            yield f"> {line}"
-        yield ""
-        yield "</details>"
-        yield ""
+        yield from _folded("Thinking", reasoning)
+    for use in tool_uses:
+        parts = (_literal(use.name), _code(use.arguments), _code(use.result))
+        yield from _folded(f"Tool, {use.status}", "\n\n".join(parts))
     for line in _LINE_END.split(text):
         yield f"> {line}"
+
+
+def _folded(summary: str, text: str) -> Iterator[str]:
+    # A block of HTML ends at a blank line, so that what follows is Markdown again.
+    yield f"<details><summary>{summary}</summary>"
+    yield ""
+    for line in _LINE_END.split(text):
+        yield f"> {line}"
+    yield ""
+    yield "</details>"
+    yield ""
+
+
+def _code(text: str) -> str:
+    """A block of code that no text can end: data, which is not read as Markdown."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
 
 
 def _literal(text: str) -> str:

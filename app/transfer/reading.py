@@ -120,7 +120,7 @@ def _require_size(conversation: ConversationDocument, max_message_bytes: int) ->
     total = 0
     for index, message in enumerate(conversation.messages):
         total += MESSAGE_BYTES
-        for field, text in (("content", message.content), ("reasoning", message.reasoning or "")):
+        for field, text in message.texts():
             size = len(text.encode())
             if size > max_message_bytes:
                 raise BrokenConversation(

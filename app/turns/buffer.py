@@ -7,9 +7,10 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 
+from app.domain.tool_use import ToolUse
 from app.domain.views import Reasoning
 from app.errors import NotFound
-from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnReasoning, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse
 from app.turns.readers import ChangeCallback
 
 
@@ -58,6 +59,7 @@ class ReplyBuffer:
         self._reasoning = GrowingText()
         self._thinking_since: float | None = None  # time.monotonic; None while the model does not think
         self._thought_seconds = 0.0  # before that
+        self._tool_uses: tuple[ToolUse, ...] = ()
         self._progress: TurnProgress | None = None
         self._notice: TurnNotice | None = None
         self._end: TurnEnd | NotFound | None = None
@@ -91,6 +93,11 @@ class ReplyBuffer:
     def is_thinking(self) -> bool:
         """Whether what came last is thinking, so that more of it may follow."""
         return self._thinking_since is not None
+
+    @property
+    def tool_uses(self) -> tuple[ToolUse, ...]:
+        """The calls of tools so far, in the order in which they were made."""
+        return self._tool_uses
 
     @property
     def progress(self) -> TurnProgress | None:
@@ -127,8 +134,16 @@ class ReplyBuffer:
             self._thinking_since = None
             self._notify_readers()
 
-    def restore(self, text: str, reasoning: Reasoning | None) -> None:
+    def set_tool_uses(self, tool_uses: tuple[ToolUse, ...]) -> None:
+        """Replaces the calls of tools. None is ever removed."""
+        self.end_thinking()
+        self._tool_uses = tool_uses
+        self._progress = None
+        self._notify_readers()
+
+    def restore(self, text: str, reasoning: Reasoning | None, tool_uses: tuple[ToolUse, ...] = ()) -> None:
         """Puts what a resumed reply has already into the empty buffer."""
+        self._tool_uses = tool_uses
         if reasoning is not None:
             self._reasoning.append(reasoning.text, None)
             self._thought_seconds = reasoning.seconds
@@ -185,6 +200,7 @@ class BufferReader:
         self._offset = offset
         self._reasoning_offset = reasoning_offset
         self._knows_thinking_ended = False
+        self._tool_uses: tuple[ToolUse, ...] = ()
         self._progress: TurnProgress | None = None
         self._notice = buffer._notice
         self._came_at = len(buffer)
@@ -206,6 +222,9 @@ class BufferReader:
             sampled_at = buffer._text.sampled_at(self._offset) if self._offset >= self._came_at else None
             self._offset += len(text)
             events.append(TurnText(text, self._offset, sampled_at))
+        if buffer.tool_uses is not self._tool_uses:
+            events += changed_tool_uses(self._tool_uses, buffer.tool_uses)
+            self._tool_uses = buffer.tool_uses
         if buffer.end is not None and self._offset >= len(buffer):
             if not isinstance(buffer.end, NotFound):
                 self.ended = True
@@ -233,3 +252,8 @@ class BufferReader:
 
     async def close(self) -> None:
         self._buffer._readers.discard(self)
+
+
+def changed_tool_uses(known: tuple[ToolUse, ...], now: tuple[ToolUse, ...]) -> list[TurnEvent]:
+    """Returns the events that tell a reader which calls are new or have changed."""
+    return [TurnToolUse(use) for use in now if use not in known]

@@ -51,5 +51,7 @@ def as_failed_reply(error: BaseException) -> FailedReply:
             return FailedReply(MessageStatus.INTERRUPTED, FinishReason.ABORT, str(error))
         case EngineError():
             return FailedReply(MessageStatus.ERROR, FinishReason.ERROR, str(error))
+        case AppError():  # the prompt of a further round
+            return FailedReply(MessageStatus.ERROR, FinishReason.ERROR, error.message)
         case _:
             return FailedReply(MessageStatus.ERROR, FinishReason.ERROR, ENGINE_FAILED, is_defect=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, ReplyStats
 
 
@@ -31,6 +32,13 @@ class TurnReasoning:
     ended: bool  #: what comes next is the answer, or the end
     #: as in :class:`TurnText`
     sampled_at: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnToolUse:
+    """A call of a tool, new or with another status. Comes after the text that precedes it."""
+
+    use: ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class TurnEnd:
     reasoning_seconds: float | None = None  #: how long the model thought; None if it did not
 
 
-TurnEvent = TurnText | TurnReasoning | TurnProgress | TurnNotice | TurnEnd
+TurnEvent = TurnText | TurnReasoning | TurnToolUse | TurnProgress | TurnNotice | TurnEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.domain.prompting import PathMessage
 from app.domain.text import clean_text
-from app.domain.views import MessageStatus
+from app.domain.tool_use import ToolUse, ToolUseStatus, cut_off
+from app.domain.views import MessageStatus, Role
 from app.errors import NotFound, StorageUnavailable
 from app.store.chat.leases import SWEPT
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
@@ -19,14 +21,16 @@ from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
 from app.turns.engine_errors import as_failed_reply
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
-from app.turns.measurements import ReplyMeasure, ending_of, stats_from
+from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of, stats_from
 from app.turns.stored_replies import end_of
+from app.turns.tool_rounds import Breaks, ToolRounds
 from engine import (
     ChatEngine,
     Delta,
     EngineError,
     FinishReason,
     PreparedPrompt,
+    ToolCallDelta,
 )
 
 _log = logging.getLogger(__name__)
@@ -73,10 +77,14 @@ class LiveTurn:
         checkpoint_seconds: float,
         lease_seconds: float,
         partial_reply: PartialReply | None = None,
+        tool_uses: tuple[ToolUse, ...] = (),
+        tools: ToolRounds | None = None,
     ) -> None:
         """``partial_reply`` is the text so far of a reply that is resumed.
 
         Args:
+            tool_uses: its calls of tools so far. Those that are allowed run first.
+            tools: what the reply needs to call tools; None if it is offered none.
             checkpoint_seconds: interval between writes of new text.
             lease_seconds: how long after a write this process owns the turn; renewed every third of that.
         """
@@ -86,7 +94,10 @@ class LiveTurn:
         self.buffer = ReplyBuffer()
         self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
-            self.buffer.restore(partial_reply.text, partial_reply.reasoning)
+            self.buffer.restore(partial_reply.text, partial_reply.reasoning, tool_uses)
+        self._tools = tools
+        self._breaks = Breaks.after(self.buffer)
+        self._call_deltas: list[ToolCallDelta] = []  # of the current round
         self._engine = engine
         self._records = records
         self._notifications = notifications
@@ -101,6 +112,7 @@ class LiveTurn:
         self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
         self._saved_chars = len(self.buffer)
         self._saved_reasoning_chars = self.buffer.reasoning_chars
+        self._saved_tool_uses = self.buffer.tool_uses
         self._renewed_at = time.monotonic()  # when the lease was renewed last
         self._failing = False  # the last write failed
         self._saved_or_failed = asyncio.Event()
@@ -138,7 +150,60 @@ class LiveTurn:
             await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
-        await self._engine.stream(self.prepared).forward_to(self._take)
+        if any(use.status is ToolUseStatus.ALLOWED for use in self.buffer.tool_uses):  # the user has just decided
+            await self._run_tools()
+        while True:
+            await self._engine.stream(self.prepared).forward_to(self._take)
+            if not self._take_calls():
+                return
+            await self._run_tools()
+
+    def _take_calls(self) -> bool:
+        """Adds the calls of the round that has ended to the reply. False if the reply ends here."""
+        last = self._final_delta
+        if self._tools is None or not self._call_deltas or last is None:
+            return False
+        ended = last.finish_reason is FinishReason.STOP
+        uses = self._tools.uses_of(
+            self._call_deltas,
+            self.buffer.tool_uses,
+            at=len(self.buffer),
+            reasoning_at=self.buffer.reasoning_chars,
+            ended=ended,
+        )
+        self._call_deltas.clear()
+        self.buffer.set_tool_uses((*self.buffer.tool_uses, *uses))
+        return ended and not self._is_waiting
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a call waits for the user's decision."""
+        return any(use.status is ToolUseStatus.WAITING for use in self.buffer.tool_uses)
+
+    async def _run_tools(self) -> None:
+        """Runs the calls that are allowed, and prepares the round that follows."""
+        assert self._tools is not None
+        self._final_delta = None
+        if any(use.is_open for use in self.buffer.tool_uses):
+            # A tool may have effects: before it runs, it is on disk that it was called.
+            await self._checkpoint(force=True)
+            while self._failing:
+                await asyncio.sleep(FIRST_RETRY_SECONDS)
+                await self._checkpoint(force=True)
+            await self._tools.run(self.buffer.tool_uses, self._replace_tool_use)
+        self.prepared = await self._tools.next_prompt(self._so_far())
+        self._measure.begin_round(self.prepared.num_prompt_tokens)
+        self._breaks = Breaks.before_round()
+
+    def _so_far(self) -> PathMessage:
+        """The reply as the model is to be shown it."""
+        reasoning = self.buffer.reasoning
+        return PathMessage(
+            Role.ASSISTANT, self.buffer.text, (), reasoning.text if reasoning else "", self.buffer.tool_uses
+        )
+
+    def _replace_tool_use(self, changed: ToolUse) -> None:
+        self.buffer.set_tool_uses(tuple(changed if use.id == changed.id else use for use in self.buffer.tool_uses))
 
     def _take(self, delta: Delta) -> None:
         self._measure.observe(delta)
@@ -146,10 +211,13 @@ class LiveTurn:
             self.buffer.set_progress(TurnProgress(delta.progress.processed, delta.progress.total))
         self._token_ids += delta.token_ids
         if delta.reasoning:
-            self.buffer.append_reasoning(clean_text(delta.reasoning), delta.sampled_at)
+            thought = self._breaks.before_reasoning(self.buffer.reasoning_chars) + clean_text(delta.reasoning)
+            self.buffer.append_reasoning(thought, delta.sampled_at)
         if delta.text:
+            text = self._breaks.before_text(len(self.buffer)) + clean_text(delta.text)
             # Of a delta that holds both, the tokens' times are those of the thinking.
-            self.buffer.append(clean_text(delta.text), None if delta.reasoning else delta.sampled_at)
+            self.buffer.append(text, None if delta.reasoning else delta.sampled_at)
+        self._call_deltas += delta.tool_calls
         # An error delta precedes an exception, which ends the stream.
         if delta.finish_reason not in (None, FinishReason.ERROR):
             self._final_delta = delta
@@ -191,7 +259,8 @@ class LiveTurn:
     async def _checkpoint(self, *, force: bool) -> None:
         now = time.monotonic()
         thought = self.buffer.reasoning_chars != self._saved_reasoning_chars
-        grown = thought or len(self.buffer) != self._saved_chars
+        tool_uses = self.buffer.tool_uses if self.buffer.tool_uses is not self._saved_tool_uses else None
+        grown = thought or tool_uses is not None or len(self.buffer) != self._saved_chars
         # Without new text, renew only the lease, and only when it is due before the next tick.
         if (
             not (grown or force or self._failing)
@@ -201,7 +270,7 @@ class LiveTurn:
         text = self.buffer.text if grown else None
         reasoning = self.buffer.reasoning if thought else None
         try:
-            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text, reasoning)
+            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text, reasoning, tool_uses)
         except StorageUnavailable:
             self._notify_not_saved()
             return
@@ -215,6 +284,8 @@ class LiveTurn:
             self._saved_chars = len(text)
         if reasoning is not None:
             self._saved_reasoning_chars = len(reasoning.text)
+        if tool_uses is not None:
+            self._saved_tool_uses = tool_uses
         self._notify_saved()
         if status is LeaseStatus.STOP_REQUESTED:
             self.stop(MessageStatus.STOPPED)
@@ -267,7 +338,7 @@ class LiveTurn:
 
     async def _reply_tokens(self, text: str) -> tuple[int, ...]:
         """The reply's token ids, for the next turn's prompt; empty if the engine cannot tell them."""
-        if self._deleted or self._lost or not text:
+        if self._deleted or self._lost or not text or self.buffer.tool_uses:  # calls are not part of the text
             return ()
         try:
             return await self._engine.reply_tokens(text, self._token_ids)
@@ -279,14 +350,21 @@ class LiveTurn:
 
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
         self.buffer.end_thinking()
-        return replace(self._outcome_of(generation, self.buffer.text), reasoning=self.buffer.reasoning)
+        outcome = self._outcome_of(generation, self.buffer.text)
+        # While one call waits, none has run: they go on with the user's decision.
+        uses = self.buffer.tool_uses if self._is_waiting else cut_off(self.buffer.tool_uses)
+        if uses != self.buffer.tool_uses:
+            self.buffer.set_tool_uses(uses)
+        return replace(outcome, reasoning=self.buffer.reasoning, tool_uses=uses)
 
     def _outcome_of(self, generation: asyncio.Task[None], text: str) -> TurnOutcome:
         last = self._final_delta
         if last is not None and last.finish_reason in _ENDS:
             # Nothing after the end changes the outcome, such as a stop request that came too late.
-            reason = ending_of(last, self.prepared.params.stop)
-            stats = stats_from(last.timings, reason) if last.timings else self._measure.partial_stats(reason)
+            reason = TOOL_CALLS if self._is_waiting else ending_of(last, self.prepared.params.stop)
+            # The engine's own timings are those of one round.
+            own = last.timings if self._measure.is_first_round else None
+            stats = stats_from(own, reason) if own else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
         if failure is not None:

@@ -10,16 +10,25 @@ from engine import Delta, FinishReason, Timings
 
 #: A finish reason in addition to the engine's :class:`FinishReason`: a stop string of the conversation's settings.
 STOP_STRING = "stop_string"
+#: Another one: the reply waits for the user's decision about calls of tools.
+TOOL_CALLS = "tool_calls"
 
 
 class ReplyMeasure:
-    """Measures one reply from its deltas. The clock starts on construction."""
+    """Measures one reply from its deltas. The clock starts on construction.
+
+    A reply that calls tools has several rounds, each with a prompt of its own. Its statistics count the tokens written
+    in all of them, and the prompt of the last, which holds the others.
+    """
 
     def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
         self._started = time.monotonic()
-        self._first_token_at = self._last_token_at = self._started
+        self._first_token_at = self._last_token_at = self._round_first_token_at = self._started
         self._tokens = 0
+        self._tokens_before = 0  # prompts and replies of earlier rounds
+        self._round_tokens = 0
+        self._gaps, self._gap_seconds = 0, 0.0  # between the tokens of earlier rounds
         self._cached_prompt_tokens: int | None = None
 
     def observe(self, delta: Delta) -> None:
@@ -27,18 +36,40 @@ class ReplyMeasure:
             self._last_token_at = time.monotonic()
             if not self._tokens:
                 self._first_token_at = self._last_token_at
+            if not self._round_tokens:
+                self._round_first_token_at = self._last_token_at
             self._tokens += delta.num_tokens
+            self._round_tokens += delta.num_tokens
         if delta.cached_prompt_tokens is not None:
             self._cached_prompt_tokens = delta.cached_prompt_tokens
 
+    def begin_round(self, prompt_tokens: int) -> None:
+        """Starts another round, whose prompt has this many tokens."""
+        self._gaps, self._gap_seconds = self._gaps_so_far()
+        if self._round_tokens:  # else the prompt was not computed
+            self._tokens_before += self._prompt_tokens + self._round_tokens
+        self._prompt_tokens, self._round_tokens, self._cached_prompt_tokens = prompt_tokens, 0, None
+
+    @property
+    def is_first_round(self) -> bool:
+        return self._tokens_before == 0
+
     @property
     def tokens(self) -> int:
-        """Tokens so far, prompt and completion."""
-        return self._prompt_tokens + self._tokens
+        """Tokens computed so far, prompts and completions of all rounds."""
+        return self._tokens_before + self._prompt_tokens + self._round_tokens
+
+    def _gaps_so_far(self) -> tuple[int, float]:
+        """How many tokens came after another one of their round, and the seconds between these."""
+        if self._round_tokens < 2:
+            return self._gaps, self._gap_seconds
+        seconds = self._last_token_at - self._round_first_token_at
+        return self._gaps + self._round_tokens - 1, self._gap_seconds + seconds
 
     def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
         """Statistics of a reply that did not finish."""
-        gap = (self._last_token_at - self._first_token_at) / (self._tokens - 1) if self._tokens > 1 else 0.0
+        gaps, seconds = self._gaps_so_far()
+        gap = seconds / gaps if gaps else 0.0
         return ReplyStats(
             prompt_tokens=self._prompt_tokens,
             cached_prompt_tokens=self._cached_prompt_tokens,

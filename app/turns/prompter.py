@@ -44,7 +44,8 @@ class Prompter:
         Args:
             shares_system_prompt: the system prompt is the desk's own text, word for word, and holds no user's text.
             previous: a prompt of the conversation's, which this one may continue.
-            options: how the model thinks. Without effect where it cannot think: settings outlive the model.
+            options: the tools it is offered, and how the model thinks. That is without effect where it cannot think:
+                settings outlive the model.
 
         Raises:
             ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
@@ -55,8 +56,8 @@ class Prompter:
         messages = chat_messages(system_prompt, turns, text, partial_reply)
         if caller is not None and shares_system_prompt and messages[0]["role"] == "system":
             messages[0]["shared"] = True
-        if not self._engine.info.can_think:
-            options = None
+        if options is not None and not self._engine.info.can_think:
+            options = ChatOptions(tools=options.tools, tool_choice=options.tool_choice) if options.tools else None
         truncation = None
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.chat_settings import ChatSettings
@@ -13,13 +15,16 @@ from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
+from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, Role
-from app.errors import Conflict, EngineUnavailable
+from app.errors import Conflict, ContextTooLong, EngineUnavailable
 from app.settings import AppSettings
 from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
+from app.tools.chat_tools import OfferedTools
+from app.tools.results import MAX_RESULT_CHARS
 from app.turns.admission import Admission, UnlimitedAdmission, caller_of
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.idempotency import IdempotentStarts
@@ -30,13 +35,19 @@ from app.turns.recent_contexts import RecentContexts
 from app.turns.storage_quota import StorageQuota
 from app.turns.stored_replies import StoredTurns
 from app.turns.titles import Titles
-from app.turns.turn_requests import TurnRequest, TurnRequests
-from engine import ChatEngine
+from app.turns.tool_offers import ToolOffers
+from app.turns.tool_rounds import ToolRounds
+from app.turns.turn_requests import ToolDecision, TurnRequest, TurnRequests
+from engine import ChatEngine, ChatOptions, PreparedPrompt, ToolChoiceMode
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 
 _log = logging.getLogger(__name__)
 
+RESULTS_TOO_LONG = (
+    "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "
+    "a new chat."
+)
 LAST_WRITE_SECONDS = 5.0  # for last writes on shutdown
 
 
@@ -54,6 +65,7 @@ class Turns:
         titles: Titles | None = None,
         admission: Admission | None = None,
         storage: StorageQuota | None = None,
+        tool_offers: ToolOffers | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -62,6 +74,7 @@ class Turns:
         Args:
             admission: limits on replies; None is no limit.
             storage: limits on storage; None is no limit.
+            tool_offers: the tools that chats are offered; None offers none.
             is_alone: this process is the database's single writer.
         """
         self._admission = admission or UnlimitedAdmission()
@@ -78,6 +91,7 @@ class Turns:
         self._recent = RecentContexts(is_alone=is_alone)
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
+        self._tool_offers = tool_offers
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # running replies by user id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,6 +195,22 @@ class Turns:
         """
 
         return await self._start(user_id, None, settings, lambda: self._turn_requests.resume(user_id, message_id))
+
+    async def decide(
+        self, user_id: str, message_id: str, decision: ToolDecision, *, settings: ChatSettings | None = None
+    ) -> TurnRef:
+        """Goes on with a reply whose calls of tools have waited for the user's decision: runs those that are allowed.
+
+        Otherwise as :meth:`resume`.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also if nothing waits, or the decision is not about exactly what waits.
+        """
+
+        return await self._start(
+            user_id, None, settings, lambda: self._turn_requests.decide(user_id, message_id, decision)
+        )
 
     async def events(
         self, user_id: str, turn_id: str, offset: int = 0, reasoning_offset: int = 0
@@ -328,20 +358,24 @@ class Turns:
         used = settings if settings is not None else context.settings
         params = used.sampling_params()
         partial_reply = turn_request.partial_reply
-        caller = caller_of(user_id, accounts=self._settings.accounts)
         conversation_id = turn_request.conversation_id
-        prepared = await self._prompter.prepare(
+        offered = await self._tool_offers.of(used) if self._tool_offers is not None else None
+        options = replace(used.chat_options(), tools=offered.tools if offered is not None else ())
+        prepare = partial(
+            self._prompter.prepare,
             await self._system_prompt(used),
             context,
             turn_request.text,
             params,
-            _path_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning)
+            caller=caller_of(user_id, accounts=self._settings.accounts),
+            shares_system_prompt=used.has_shared_system_prompt,
+        )
+        prepared = await prepare(
+            _path_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning, turn_request.tool_uses)
             if partial_reply
             else None,
-            caller=caller,
-            shares_system_prompt=used.has_shared_system_prompt,
             previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
-            options=used.chat_options(),
+            options=options,
         )
         ref = TurnRef(
             turn_id=partial_reply.turn_id if partial_reply else turn_id,
@@ -363,6 +397,8 @@ class Turns:
             checkpoint_seconds=self._settings.checkpoint_seconds,
             lease_seconds=self._settings.lease_seconds,
             partial_reply=partial_reply,
+            tool_uses=turn_request.tool_uses,
+            tools=self._tool_rounds(offered, turn_request, prepare, options),
         )
         new = NewTurn(
             turn_id=ref.turn_id,
@@ -373,8 +409,10 @@ class Turns:
             parent_id=context.parent_id,
             parent_is_tip=turn_request.follows_tip,
             text=turn_request.text if turn_request.message_id is None else None,
-            partial_reply_text=partial_reply.text if partial_reply else None,
-            partial_reply_reasoning=partial_reply.reasoning.text if partial_reply and partial_reply.reasoning else "",
+            partial_reply=partial_reply,
+            tool_uses=turn_request.tool_uses,
+            decides=turn_request.decision is not None,
+            newly_allowed=turn_request.newly_allowed,
             settings=used,
             save_settings=settings is not None,
             model=ref.model or "",
@@ -401,6 +439,33 @@ class Turns:
             task.add_done_callback(lambda _: self._generate_title(live, turn_request.text))
         return ref
 
+    def _tool_rounds(
+        self,
+        offered: OfferedTools | None,
+        turn_request: TurnRequest,
+        prepare: Callable[..., Awaitable[PreparedPrompt]],
+        options: ChatOptions,
+    ) -> ToolRounds | None:
+        """What a reply needs to call tools; None if it is offered none and has none to finish."""
+        if self._tool_offers is None or (offered is None and not turn_request.tool_uses):
+            return None
+        without_tools = replace(options, tool_choice=ToolChoiceMode.NONE)
+
+        async def prepare_next(reply: PathMessage, with_tools: bool) -> PreparedPrompt:
+            try:
+                return await prepare(reply, options=options if with_tools else without_tools)
+            except ContextTooLong as error:
+                raise ContextTooLong(RESULTS_TOO_LONG) from error
+
+        approved = {*turn_request.context.allowed_tools, *turn_request.newly_allowed}
+        return ToolRounds(
+            self._tool_offers.tools,
+            names=frozenset(tool.name for tool in options.tools),
+            approved=frozenset(approved | (offered.approved if offered is not None else frozenset())),
+            prepare=prepare_next,
+            max_result_chars=min(MAX_RESULT_CHARS, self._engine.info.max_model_len),
+        )
+
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._forget(live)
@@ -412,7 +477,8 @@ class Turns:
         """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
-        reply = _path_message(live.saved.text, live.saved.token_ids, live.saved.reasoning)
+        saved = live.saved
+        reply = _path_message(saved.text, saved.token_ids, saved.reasoning, saved.tool_uses)
         after = TurnContext(
             parent_id=live.ref.message_id,
             path=(*context.path, PathMessage(Role.USER, text), reply),
@@ -420,6 +486,7 @@ class Turns:
             streaming=False,
             omitted_messages=live.ref.omitted_messages,
             context_length=live.ref.context_length,
+            allowed_tools=context.allowed_tools,
         )
         self._recent.keep(live.user_id, live.ref.conversation_id, after, live.prepared)
 
@@ -432,7 +499,7 @@ class Turns:
     def _generate_title(self, live: LiveTurn, message: str) -> None:
         end = live.buffer.end
         complete = isinstance(end, TurnEnd) and end.status is MessageStatus.COMPLETE
-        if self._titles is not None and not self._closing and complete:
+        if self._titles is not None and not self._closing and complete and live.buffer.text.strip():
             self._titles.generate(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
     async def _system_prompt(self, settings: ChatSettings) -> str:
@@ -449,5 +516,7 @@ class Turns:
         return [live for live in self._live.values() if live.ref.conversation_id == conversation_id]
 
 
-def _path_message(text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None) -> PathMessage:
-    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "")
+def _path_message(
+    text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None, tool_uses: tuple[ToolUse, ...] = ()
+) -> PathMessage:
+    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "", tool_uses)

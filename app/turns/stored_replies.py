@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
+from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus
 from app.errors import EngineUnavailable, NotFound
 from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.store.db.notifications import Channel, Notifications
+from app.turns.buffer import changed_tool_uses
 from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnText
 
 STOP_SECONDS = 10.0  # for another process to stop its reply
@@ -41,6 +43,7 @@ class StoredTurns:
             NotFound: the turn is missing or another user's.
         """
         told_end = False  # of the thinking
+        tool_uses: tuple[ToolUse, ...] = ()
         with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
             while True:
                 record = await self._records.get(user_id, turn_id)
@@ -53,6 +56,9 @@ class StoredTurns:
                 if len(record.text) > offset:
                     yield TurnText(record.text[offset:], len(record.text))
                     offset = len(record.text)
+                for event in changed_tool_uses(tool_uses, record.tool_uses):
+                    yield event
+                tool_uses = record.tool_uses
                 if record.status is not MessageStatus.STREAMING:
                     yield end_of(record)
                     return

@@ -6,9 +6,19 @@ from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
+from app.domain.tool_use import ToolUse, ToolUseStatus, cut_off, decided
 from app.errors import Conflict, InvalidInput
 from app.store.chat.turn_contexts import MOVED_ON, PartialReply, TurnContext, TurnContexts
 from app.turns.recent_contexts import RecentContexts
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDecision:
+    """A user's decision about the calls of tools that wait for it."""
+
+    allowed: frozenset[str]  #: ids of calls
+    denied: frozenset[str]
+    for_chat: frozenset[str] = frozenset()  #: those of the allowed whose tools are not asked about again in this chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +30,16 @@ class TurnRequest:
     context: TurnContext
     message_id: str | None = None  #: of a message that exists already
     partial_reply: PartialReply | None = None  #: the reply to resume
+    tool_uses: tuple[ToolUse, ...] = ()  #: the calls in the reply to resume, with the user's decision
+    decision: ToolDecision | None = None  #: that decision; None if there was nothing to decide
     follows_tip: bool = False  #: raise Conflict if the conversation moves on before the write
+
+    @property
+    def newly_allowed(self) -> tuple[str, ...]:
+        """Names of the tools that the user has allowed for the whole conversation with this request."""
+        if self.decision is None:
+            return ()
+        return tuple(use.name for use in self.tool_uses if use.id in self.decision.for_chat)
 
 
 class TurnRequests:
@@ -90,14 +109,19 @@ class TurnRequests:
     async def resume(self, user_id: str, message_id: str) -> TurnRequest:
         """The rest of a partial reply."""
         partial_reply = await self._contexts.get_partial_reply(user_id, message_id)
-        user_message = partial_reply.user_message
-        return TurnRequest(
-            text=user_message.text,
-            conversation_id=user_message.conversation_id,
-            context=user_message.context,
-            message_id=user_message.id,
-            partial_reply=partial_reply,
-        )
+        return _resumed(partial_reply, cut_off(partial_reply.tool_uses))
+
+    async def decide(self, user_id: str, message_id: str, decision: ToolDecision) -> TurnRequest:
+        """The rest of a reply whose calls of tools have waited for the user's decision."""
+        partial_reply = await self._contexts.get_partial_reply(user_id, message_id, decides=True)
+        waiting = {use.id for use in partial_reply.tool_uses if use.status is ToolUseStatus.WAITING}
+        if decision.allowed & decision.denied:
+            raise InvalidInput("A call is both allowed and denied. Decide for one.")
+        if waiting != decision.allowed | decision.denied:
+            raise InvalidInput(
+                "Decide about each call that waits, and about no other. Waiting: " + ", ".join(sorted(waiting)) + "."
+            )
+        return _resumed(partial_reply, decided(partial_reply.tool_uses, decision.allowed), decision)
 
     def _checked(self, text: str) -> str:
         text = clean_text(text)
@@ -110,3 +134,18 @@ class TurnRequests:
                 "Shorten it, or send it in parts."
             )
         return text
+
+
+def _resumed(
+    partial_reply: PartialReply, tool_uses: tuple[ToolUse, ...], decision: ToolDecision | None = None
+) -> TurnRequest:
+    user_message = partial_reply.user_message
+    return TurnRequest(
+        text=user_message.text,
+        conversation_id=user_message.conversation_id,
+        context=user_message.context,
+        message_id=user_message.id,
+        partial_reply=partial_reply,
+        tool_uses=tool_uses,
+        decision=decision,
+    )

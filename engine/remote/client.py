@@ -180,6 +180,7 @@ class RemoteEngine:
             num_parameters=0,
             has_chat_template=True,
             can_continue=all(one.dialect.continuation is not None for one in served or ()),
+            can_call_tools=True,  # no server tells; one that cannot refuses with a sentence
             served_names=self.settings.served_model_name,
         )
 

@@ -106,6 +106,7 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         num_parameters=model.num_parameters,
         has_chat_template=bool(model.tokenizer.chat_template),
         can_think=core.request_processor.can_think,
+        can_call_tools=core.request_processor.can_call_tools,
         has_unused_adapter=model.has_unused_adapter,
         quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,

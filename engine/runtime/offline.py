@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tqdm import tqdm
 
-from engine.chat_options import ToolCall
-from engine.outputs import Completion, Delta, ToolCallDelta
+from engine.outputs import Completion, Delta, join_tool_calls
 
 Job = Callable[[], Awaitable[list[Completion]]]
 
@@ -61,16 +60,4 @@ def join_deltas(prompt: Sequence[int], index: int, all_deltas: Sequence[Delta]) 
         prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in all_deltas)),
         reasoning="".join(delta.reasoning for delta in deltas),
         tool_calls=join_tool_calls(call for delta in deltas for call in delta.tool_calls),
-    )
-
-
-def join_tool_calls(deltas: Iterable[ToolCallDelta]) -> tuple[ToolCall, ...]:
-    """Returns the calls that the deltas of a reply make, in the order of their index."""
-    parts: dict[int, list[ToolCallDelta]] = {}
-    for delta in deltas:
-        parts.setdefault(delta.index, []).append(delta)
-    return tuple(
-        ToolCall(opening.id or "", opening.name or "", "".join(part.arguments for part in call))
-        for call in (parts[index] for index in sorted(parts))
-        for opening in call[:1]
     )

@@ -34,7 +34,7 @@ from engine.text.reply_formats.detection import detect_reply_format, named_reply
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
-from engine.text.template_inputs import has_thinking_switch
+from engine.text.template_inputs import has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
@@ -75,6 +75,11 @@ class RequestProcessor:
     def can_think(self) -> bool:
         """Whether the model thinks or not as a request asks."""
         return has_thinking_switch(self._template.source)
+
+    @property
+    def can_call_tools(self) -> bool:
+        """Whether the chat template renders tools, and the model's calls of them can be read."""
+        return self._reply_format.calls is not None and reads_tools(self._template.source)
 
     def render_chat(
         self,

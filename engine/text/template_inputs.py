@@ -36,6 +36,11 @@ def has_thinking_switch(template: str) -> bool:
     return any(re.search(rf"(?<![\w.'\"]){name}\b(?!['\"])", template) for name in _THINKING_VARIABLES)
 
 
+def reads_tools(template: str) -> bool:
+    """Whether a chat template renders the tools that it is given."""
+    return _reads(template, "tools")
+
+
 def template_messages(messages: Sequence[ChatMessage], reasoning_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns the messages as templates take them, without the fields that only this engine uses."""
     names: dict[str, str] = {}  # of the tools, by the call's id

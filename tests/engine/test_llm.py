@@ -18,8 +18,8 @@ from engine import (
     SamplingParams,
     ToolCall,
     ToolCallDelta,
+    join_tool_calls,
 )
-from engine.runtime.offline import join_tool_calls
 from testing.models import make_model
 
 GREEDY = SamplingParams(max_tokens=4, ignore_eos=True, temperature=0)

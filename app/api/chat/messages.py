@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,9 +13,13 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.feedback import FeedbackView, Opinion, Rating, Reason
 from app.store.chat.deletions import Deletion
 from app.turns.service import TurnRef
+from app.turns.turn_requests import ToolDecision
 
 router = APIRouter(prefix="/api/messages/{message_id}", tags=["messages"])
 deletions_router = APIRouter(prefix="/api/deletions", tags=["messages"])
+
+
+ToolUseId = Annotated[str, Field(max_length=200)]
 
 
 class Continuation(BaseModel):
@@ -76,6 +81,27 @@ async def regenerate_reply(message_id: str, options: AnotherReply, user_id: User
 async def continue_reply(message_id: str, how: Continuation, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Continues a reply that was stopped, was interrupted, or reached its maximum length."""
     return await (await services.chats_with(message_id)).turns.resume(user_id, message_id, settings=how.settings)
+
+
+class GivenDecision(Continuation):
+    """The user's decision about the calls of tools that wait for it: each of them is allowed or denied."""
+
+    allow: frozenset[ToolUseId] = Field(frozenset(), max_length=100, description="Ids of the calls that may run.")
+    allow_for_chat: frozenset[ToolUseId] = Field(
+        frozenset(),
+        max_length=100,
+        description="Ids of more calls that may run, and whose tools are not asked about again in this conversation.",
+    )
+    deny: frozenset[ToolUseId] = Field(frozenset(), max_length=100, description="Ids of the calls that may not.")
+
+
+@router.post("/tools", status_code=201)
+async def decide_tools(message_id: str, given: GivenDecision, user_id: UserId, services: ServicesDep) -> TurnRef:
+    """Goes on with a reply that waits for a decision about its calls of tools; runs those that are allowed."""
+    decision = ToolDecision(given.allow | given.allow_for_chat, given.deny, given.allow_for_chat)
+    return await (await services.chats_with(message_id)).turns.decide(
+        user_id, message_id, decision, settings=given.settings
+    )
 
 
 @router.post("/show", status_code=204)

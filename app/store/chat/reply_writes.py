@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
 
+from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
@@ -44,6 +45,7 @@ class TurnOutcome:
     error: str | None = None
     token_ids: tuple[int, ...] = ()  #: of the text; empty if unknown
     reasoning: Reasoning | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class ReplyWrite:
     text: str | None = None  #: the text so far; None renews the lease only
     outcome: TurnOutcome | None = None  #: set if the reply has ended
     reasoning: Reasoning | None = None  #: the thinking so far; None leaves it as it is
+    tool_uses: tuple[ToolUse, ...] | None = None  #: the calls of tools so far; None leaves them as they are
 
 
 class ReplyWriter:
@@ -148,7 +151,8 @@ class ReplyWriter:
             if write.text is None:
                 return turn, {}
             turn["checkpoint_offset"] = len(write.text)
-            return turn, {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
+            message = {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
+            return turn, message if write.tool_uses is None else message | {"tool_uses": write.tool_uses}
         ended = datetime.now(UTC)
         turn = {
             "status": outcome.status,
@@ -160,6 +164,8 @@ class ReplyWriter:
         if outcome.stats is not None:
             turn |= asdict(outcome.stats)
         message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+        if outcome.tool_uses:
+            message["tool_uses"] = outcome.tool_uses
         return turn, message | _reasoning(outcome.reasoning)
 
 

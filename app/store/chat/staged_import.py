@@ -14,6 +14,7 @@ from typing import Any
 from app.domain.conversation_document import ConversationDocument, TurnDocument
 from app.domain.document_tree import positions
 from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES
+from app.domain.tool_use import from_json
 from app.errors import StorageUnavailable
 from app.store.chat.conversations import settings_row
 from app.store.db.models import Base, Conversation, ConversationTag, Message, Turn
@@ -100,7 +101,7 @@ def _batches(conversations: Iterable[ConversationDocument]) -> Iterator[list[Con
     for conversation in conversations:
         batch.append(conversation)
         rows += 1 + len(conversation.messages)
-        chars += sum(len(message.content) + len(message.reasoning or "") for message in conversation.messages)
+        chars += sum(message.chars for message in conversation.messages)
         if rows >= ROWS_PER_BATCH or chars >= CHARS_PER_BATCH:
             yield batch
             batch, rows, chars = [], 0, 0
@@ -117,10 +118,7 @@ def _staged(user_id: str, conversation: ConversationDocument) -> StagedConversat
         origins=(conversation.imported_from, own) if conversation.imported_from else (own,),
         row_ids=(conversation.id, *(message.id for message in messages), *turns),
         size=CONVERSATION_BYTES
-        + sum(
-            MESSAGE_BYTES + len(message.content.encode()) + len((message.reasoning or "").encode())
-            for message in messages
-        ),
+        + sum(MESSAGE_BYTES + sum(len(text.encode()) for _, text in message.texts()) for message in messages),
         rows=tuple(_rows(user_id, conversation)),
     )
 
@@ -158,6 +156,7 @@ def _rows(user_id: str, conversation: ConversationDocument) -> Iterator[Row]:
                 "content": message.content,
                 "reasoning": message.reasoning,
                 "reasoning_seconds": message.reasoning_seconds,
+                "tool_uses": from_json([use.model_dump() for use in message.tool_uses]),
                 "position": position,
                 "created_at": message.created_at,
             },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -13,10 +13,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.conversation_document import ConversationDocument, MessageDocument, TurnDocument
+from app.domain.conversation_document import ConversationDocument, MessageDocument, ToolUseDocument, TurnDocument
 from app.domain.document_tree import latest_tip
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
+from app.domain.tool_use import closed
 from app.domain.views import MessageStatus, Role
 from app.store.chat.staged_import import TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.chat.storage_use import storage_use
@@ -170,6 +171,7 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
         content=message.content,
         reasoning=message.reasoning or None,
         reasoning_seconds=message.reasoning_seconds,
+        tool_uses=[ToolUseDocument.model_construct(**asdict(use)) for use in closed(message.tool_uses or ())],
         created_at=message.created_at,
         turn=_turn_document(turn) if turn is not None else None,
     )

@@ -10,6 +10,7 @@ from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, insert, li
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
+from app.domain.tool_use import ToolUse
 from app.store.db.models import Message, Turn, table_of
 from app.store.db.prepared_statements import Prepared
 
@@ -40,6 +41,7 @@ class PromptRow(NamedTuple):
     omitted_messages: int | None
     context_length: int | None
     reasoning: str | None
+    tool_uses: tuple[ToolUse, ...] | None
 
 
 def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
@@ -60,6 +62,7 @@ def _prompt_path() -> Prepared:
             _TURN.c.omitted_messages,
             _TURN.c.context_length,
             _MESSAGE.c.reasoning,
+            _MESSAGE.c.tool_uses,
         )
         .join(path, _MESSAGE.c.id == path.c.id)
         .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.prompting import PathMessage
+from app.domain.tool_use import ToolUse, ToolUseStatus
 from app.domain.views import MessageStatus, Reasoning, Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.chat.tree import prompt_path
@@ -33,6 +35,7 @@ class TurnContext:
     streaming: bool  #: a reply is running in the conversation
     omitted_messages: int = 0  #: left out of the parent's prompt
     context_length: int | None = None  #: of the model that wrote the parent
+    allowed_tools: tuple[str, ...] = ()  #: that the user has allowed for the whole conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ class PartialReply:
     token_ids: tuple[int, ...]  #: of the text; empty if unknown
     num_tokens: int
     reasoning: Reasoning | None = None  #: its thinking so far
+    tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools so far
 
 
 class TurnContexts:
@@ -76,7 +80,7 @@ class TurnContexts:
             row = _OWNED.row(connection, {"conversation_id": conversation_id, "user_id": user_id})
             if row is None:
                 raise NotFound(NO_CONVERSATION)
-            last, settings = row
+            last, settings, allowed_tools = row
             if parent_id is not None:
                 of_parent = {"id": parent_id, "conversation_id": conversation_id}
                 parent = _PARENT.row(connection, of_parent) if is_id(parent_id) else None
@@ -85,7 +89,7 @@ class TurnContexts:
                 if parent != (Role.ASSISTANT,):
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
                 last = parent_id
-            return _context(connection, conversation_id, settings, last)
+            return _context(connection, conversation_id, settings, allowed_tools, last)
 
         if not is_id(conversation_id):
             raise NotFound(NO_CONVERSATION)
@@ -105,8 +109,11 @@ class TurnContexts:
 
         return await self._database.read(work)
 
-    async def get_partial_reply(self, user_id: str, message_id: str) -> PartialReply:
+    async def get_partial_reply(self, user_id: str, message_id: str, *, decides: bool = False) -> PartialReply:
         """The reply ``message_id``, if it can be resumed.
+
+        Args:
+            decides: the user has decided about its calls of tools, which wait for that.
 
         Raises:
             NotFound: the message is missing or another user's.
@@ -115,7 +122,7 @@ class TurnContexts:
 
         def work(session: Session) -> PartialReply:
             message = owned_message(session, user_id, message_id)
-            turn = resumable_turn(session, message)
+            turn = resumable_turn(session, message, decides=decides)
             return PartialReply(
                 turn_id=turn.id,
                 message_id=message.id,
@@ -124,6 +131,7 @@ class TurnContexts:
                 token_ids=message.token_ids or (),
                 num_tokens=turn.completion_tokens or 0,
                 reasoning=Reasoning(message.reasoning, message.reasoning_seconds or 0.0) if message.reasoning else None,
+                tool_uses=message.tool_uses or (),
             )
 
         return await self._database.read(work)
@@ -137,7 +145,7 @@ def is_running(connection: Connection, conversation_id: str) -> bool:
 # Queries of every message sent.
 _CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 _OWNED = Prepared(
-    select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings).where(
+    select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings, _CONVERSATION.c.allowed_tools).where(
         _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
     )
 )
@@ -153,17 +161,27 @@ _IS_RUNNING = Prepared(
 )
 
 
-def _context(connection: Connection, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
+def _context(
+    connection: Connection,
+    conversation_id: str,
+    settings: dict[str, Any],
+    allowed_tools: Sequence[str] | None,
+    last: str | None,
+) -> TurnContext:
     """The context of a message after ``last``."""
     rows = prompt_path(connection, last)
     latest = rows[-1] if rows else None
     return TurnContext(
         parent_id=last,
-        path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or (), row.reasoning or "") for row in rows),
+        path=tuple(
+            PathMessage(Role(row.role), row.content, row.token_ids or (), row.reasoning or "", row.tool_uses or ())
+            for row in rows
+        ),
         settings=ChatSettings.model_validate(settings),
         streaming=is_running(connection, conversation_id),
         omitted_messages=(latest.omitted_messages or 0) if latest else 0,
         context_length=latest.context_length if latest else None,
+        allowed_tools=tuple(allowed_tools or ()),
     )
 
 
@@ -173,7 +191,13 @@ def _user_message(session: Session, message: Message) -> UserMessage:
         id=message.id,
         conversation_id=conversation.id,
         text=message.content,
-        context=_context(session.connection(), conversation.id, conversation.settings, message.parent_id),
+        context=_context(
+            session.connection(),
+            conversation.id,
+            conversation.settings,
+            conversation.allowed_tools,
+            message.parent_id,
+        ),
     )
 
 
@@ -181,8 +205,11 @@ def _question_of(session: Session, reply: Message) -> Message:
     return session.get_one(Message, reply.parent_id)
 
 
-def resumable_turn(session: Session, message: Message) -> Turn:
+def resumable_turn(session: Session, message: Message, *, decides: bool = False) -> Turn:
     """The turn of a reply that can be resumed.
+
+    Args:
+        decides: it is resumed with the user's decision about its calls of tools.
 
     Raises:
         InvalidInput: it cannot be resumed; the text says why.
@@ -193,13 +220,25 @@ def resumable_turn(session: Session, message: Message) -> Turn:
         raise InvalidInput("Only a reply can be continued.")
     if message.status == MessageStatus.STREAMING:
         raise Conflict(BUSY)
-    if not message.content.strip() and not message.reasoning:
+    _check_end(message, turn, decides=decides)
+    if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):
+        raise InvalidInput("A message follows this reply already. Only the last reply can be continued.")
+    return turn
+
+
+def _check_end(message: Message, turn: Turn, *, decides: bool) -> None:
+    """Checks that the way in which the reply ended lets it go on."""
+    waits = any(use.status is ToolUseStatus.WAITING for use in message.tool_uses or ())
+    if decides and not waits:
+        raise InvalidInput("This reply does not wait for a decision about a tool.")
+    if decides:
+        return
+    if waits:
+        raise InvalidInput("This reply waits for your decision about its tools. Allow or deny them.")
+    if not message.content.strip() and not message.reasoning and not message.tool_uses:
         raise InvalidInput("This reply has no text to continue from. Ask for another one.")
     # An imported reply may have no finish reason.
     if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop_string":
         raise InvalidInput("A stop string ended this reply; there is nothing to continue.")
     if message.status == MessageStatus.COMPLETE and turn.finish_reason in (None, "stop"):
         raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
-    if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):
-        raise InvalidInput("A message follows this reply already. Only the last reply can be continued.")
-    return turn

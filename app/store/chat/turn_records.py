@@ -13,12 +13,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats, Role
 from app.errors import Conflict, NotFound
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
 from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
-from app.store.chat.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
+from app.store.chat.turn_contexts import BUSY, MOVED_ON, PartialReply, is_running, resumable_turn
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
@@ -38,8 +39,10 @@ class NewTurn:
     parent_id: str | None  #: the message before this one
     parent_is_tip: bool  #: raise Conflict if the conversation has moved on meanwhile
     text: str | None  #: None if the message exists and gets another reply
-    partial_reply_text: str | None = None  #: text so far of a reply to resume
-    partial_reply_reasoning: str = ""  #: its thinking so far
+    partial_reply: PartialReply | None = None  #: the reply to resume, as it was read
+    tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools, with the user's decision
+    decides: bool = False  #: the user has decided about them
+    newly_allowed: tuple[str, ...] = ()  #: tools that are allowed for the whole conversation from now on
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -65,6 +68,7 @@ class TurnRecord:
     error: str | None
     reasoning: str = ""
     reasoning_seconds: float | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
 
 
 # Statements of every message sent.
@@ -119,10 +123,14 @@ class TurnRecords:
             if is_running(session.connection(), conversation.id):
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
-            turn = resumable_turn(session, message)
-            if (message.content, message.reasoning or "") != (new.partial_reply_text, new.partial_reply_reasoning):
+            turn = resumable_turn(session, message, decides=new.decides)
+            if _has_changed(message, new.partial_reply):
                 raise Conflict("This reply has changed elsewhere. Reload it, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
+            message.tool_uses = new.tool_uses
+            if new.newly_allowed:
+                both = (*(conversation.allowed_tools or ()), *new.newly_allowed)
+                conversation.allowed_tools = list(dict.fromkeys(both))
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
             turn.lease_until = self._lease(session)
             turn.ended_at = turn.error = turn.finish_reason = turn.stop_requested_at = None
@@ -187,13 +195,21 @@ class TurnRecords:
         await self._start(self._database.write_rows(work))
 
     async def checkpoint(
-        self, user_id: str, turn_id: str, text: str | None, reasoning: Reasoning | None = None
+        self,
+        user_id: str,
+        turn_id: str,
+        text: str | None,
+        reasoning: Reasoning | None = None,
+        tool_uses: tuple[ToolUse, ...] | None = None,
     ) -> LeaseStatus:
         """Writes the reply's text so far (None if nothing is new) and renews the lease.
 
-        ``reasoning``: its thinking so far, written with the text; None if that is not new.
+        Args:
+            reasoning: its thinking so far, written with the text; None if that is not new.
+            tool_uses: its calls of tools so far; likewise.
         """
-        return await self._writes.write(ReplyWrite(user_id, turn_id, text=text, reasoning=reasoning))
+        write = ReplyWrite(user_id, turn_id, text=text, reasoning=reasoning, tool_uses=tool_uses)
+        return await self._writes.write(write)
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         """Writes the reply's end. False if the turn is no longer this process's: deleted, or taken over."""
@@ -258,6 +274,7 @@ class TurnRecords:
                 error=turn.error,
                 reasoning=message.reasoning or "",
                 reasoning_seconds=message.reasoning_seconds,
+                tool_uses=message.tool_uses or (),
             )
 
         return await self._database.read(work)
@@ -298,6 +315,12 @@ class TurnRecords:
 
     def _lease(self, session: Session) -> datetime | ColumnElement[datetime]:
         return lease_until(session, self._lease_seconds)
+
+
+def _has_changed(message: Message, read: PartialReply | None) -> bool:
+    """Whether a reply is no longer as it was read."""
+    now = (message.content, message.reasoning or "", message.tool_uses or ())
+    return read is None or now != (read.text, read.reasoning.text if read.reasoning else "", read.tool_uses)
 
 
 def _is_of(user_id: str) -> ColumnElement[bool]:

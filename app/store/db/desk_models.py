@@ -64,6 +64,12 @@ class TemplateVersion(Base):
     description: Mapped[str] = mapped_column(String(200))
     variables: Mapped[list[Any]] = mapped_column(JSON, comment="Name, description and default of each.")
     recommended: Mapped[dict[str, Any]] = mapped_column(comment="ChatSettings, defaults left out; of prompts only.")
+    tools: Mapped[list[str]] = mapped_column(
+        JSON,
+        default=list,
+        server_default="[]",
+        comment="Of a prompt: names of the tool servers whose tools its chats are offered.",
+    )
     body: Mapped[str] = mapped_column(Text, comment="A Jinja2 template.")
     removed: Mapped[bool] = mapped_column(
         default=False, server_default=false(), comment="From this version on it is not offered any more."

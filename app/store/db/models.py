@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
+
+from app.domain.tool_use import ToolUse, from_json, to_json
 
 ID_LENGTH = 36
 #: Condition on a turn: it failed or may have ended without text. Queries must repeat the index's exact wording.
@@ -69,6 +72,19 @@ class TokenIds(TypeDecorator[tuple[int, ...]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:  # noqa: ARG002
         return struct.unpack(f"<{len(value) // 4}i", value) if value else None
+
+
+class ToolUses(TypeDecorator[tuple[ToolUse, ...]]):
+    """A reply's calls of tools, as JSON text; null for none."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[ToolUse] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return json.dumps(to_json(value), ensure_ascii=False) if value else None
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[ToolUse, ...] | None:  # noqa: ARG002
+        return from_json(json.loads(value)) if value else None
 
 
 class StoredSize(FunctionElement[int]):
@@ -263,6 +279,9 @@ class Conversation(Base):
     settings: Mapped[dict[str, Any]] = mapped_column(
         comment="ChatSettings; here, not in the browser, so that another tab and another day find the same."
     )
+    allowed_tools: Mapped[list[str] | None] = mapped_column(
+        JSON, comment="Names of the tools that the user has allowed for the whole chat. Never imported."
+    )
     tip_message_id: Mapped[str | None] = mapped_column(
         String(ID_LENGTH),
         comment="The last message of the branch that is shown. The only pointer that moves; no foreign key, "
@@ -317,6 +336,9 @@ class Message(Base):
         Text, comment="What the model thought before the content; null if it did not. Not searched."
     )
     reasoning_seconds: Mapped[float | None] = mapped_column(comment="How long it thought.")
+    tool_uses: Mapped[tuple[ToolUse, ...] | None] = mapped_column(
+        ToolUses, comment="Of a reply: its calls of tools with their results, as JSON."
+    )
     position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
     created_at: Mapped[datetime]
     indexed: Mapped[bool] = mapped_column(
@@ -328,7 +350,12 @@ class Message(Base):
         "hung on the message has the same.",
     )
     stored_bytes: Mapped[int] = mapped_column(
-        stored_bytes(column("content", Text), column("token_ids", LargeBinary), column("reasoning", Text)),
+        stored_bytes(
+            column("content", Text),
+            column("token_ids", LargeBinary),
+            column("reasoning", Text),
+            column("tool_uses", Text),
+        ),
         deferred=True,
     )
 

@@ -91,6 +91,7 @@ def message_view(
         feedback=feedback,
         reasoning=message.reasoning or "",
         reasoning_seconds=message.reasoning_seconds,
+        tool_uses=message.tool_uses or (),
     )
 
 

@@ -138,6 +138,8 @@ export const api = {
   regenerate: (id, { settings, request_id }) => request("POST", messagePath(id, "regenerate"), { settings, request_id }),
   /** @param {string} id @param {Types.Continuation} options @returns {Promise<Types.TurnRef>} */
   resume: (id, { settings }) => request("POST", messagePath(id, "continue"), { settings }),
+  /** @param {string} id @param {Types.GivenDecision} decision @returns {Promise<Types.TurnRef>} */
+  decideTools: (id, decision) => request("POST", messagePath(id, "tools"), decision),
   /** @param {string} id @returns {Promise<Types.ConversationRef>} */
   showMessage: (id) => request("POST", messagePath(id, "show"), {}),
   /** @param {string} id @returns {Promise<Types.ConversationRef>} */

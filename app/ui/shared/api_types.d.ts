@@ -86,6 +86,8 @@ export interface ChatSettings {
   thinking?: boolean | null;
   /** Tokens of thinking after which the answer begins. */
   max_thinking_tokens?: number | null;
+  /** False: the model may not call the tools that this chat is offered. */
+  use_tools?: boolean | null;
   /** JSON schema that each reply is held to. Null: free text. */
   json_schema?: string | null;
 }
@@ -310,6 +312,18 @@ export interface FoundModelView {
   loaded: boolean;
 }
 
+/** The user's decision about the calls of tools that wait for it: each of them is allowed or denied. */
+export interface GivenDecision {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Ids of the calls that may run. */
+  allow?: string[];
+  /** Ids of more calls that may run, and whose tools are not asked about again in this conversation. */
+  allow_for_chat?: string[];
+  /** Ids of the calls that may not. */
+  deny?: string[];
+}
+
 /** The user's rating of a reply. */
 export interface GivenFeedback {
   /** Thumb up or down. */
@@ -425,6 +439,7 @@ export interface MessageView {
   feedback: FeedbackView | null;
   reasoning: string;
   reasoning_seconds: number | null;
+  tool_uses: ToolUse[];
 }
 
 /** The loaded model. ``name`` is what ``/v1/models`` lists. */
@@ -441,6 +456,7 @@ export interface ModelInfo {
   can_continue: boolean;
   quantization_reason: string | null;
   can_think: boolean;
+  can_call_tools: boolean;
   served_names: string[];
 }
 
@@ -693,6 +709,8 @@ export interface Template {
   variables?: Variable[];
   /** Sampling settings that suit a prompt; the others are left open. */
   recommended?: ChatSettings;
+  /** Tool servers of mcp.json whose tools this prompt's chats are offered. */
+  tools?: string[];
   /** The text, with {{ variables }}. */
   body: string;
 }
@@ -706,6 +724,22 @@ export interface TemplateView {
   created_at: string | null;
   template: Template;
 }
+
+/** One call. */
+export interface ToolUse {
+  id: string;
+  name: string;
+  arguments: string;
+  round: number;
+  at: number;
+  reasoning_at: number;
+  status: ToolUseStatus;
+  result: string;
+  seconds: number | null;
+}
+
+/** What became of a call. */
+export type ToolUseStatus = "waiting" | "allowed" | "done" | "failed" | "denied";
 
 /** The number of conversations that changed their owner. */
 export interface TransferredConversations {
@@ -758,6 +792,11 @@ export interface TurnRef {
 export interface TurnText {
   text: string;
   offset: number;
+}
+
+/** A call of a tool, new or with another status. Comes after the text that precedes it. */
+export interface TurnToolUse {
+  use: ToolUse;
 }
 
 /** How to unload the current model. */

@@ -16,6 +16,7 @@ from app.domain.views import Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.services.container import Services
 from app.store.db.models import Conversation, Message
+from app.turns.turn_requests import ToolDecision
 from testing.fake_engine import FakeEngine
 from tests.app.conftest import add_user
 
@@ -301,6 +302,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         "deletions.undo": lambda: deletions.undo(stranger, deleted.deletion_id),
         "turns.edit": lambda: turns.edit(stranger, done.parent_id or "", text="hi"),
         "turns.resume": lambda: turns.resume(stranger, done.id),
+        "turns.decide": lambda: turns.decide(stranger, done.id, ToolDecision(frozenset("x"), frozenset())),
         "turns.regenerate": lambda: turns.regenerate(stranger, done.id),
         "turns.start": lambda: turns.start(stranger, text="hi", conversation_id=done_id),
         "turns.events": lambda: read(ref.turn_id),

@@ -45,7 +45,7 @@ def test_programs_and_addresses_are_read_with_variables_in_place(tmp_path: Path)
         ({"a": {"type": "sse", "url": "http://x"}}, "streamable HTTP"),
         ({"a": {"command": ""}}, r"mcpServers\.a\.command"),
         ({"a": {}}, r"mcpServers\.a\.command: Field required"),
-        ({"a": {"command": "x", "autoApprove": ["y"]}}, r"mcpServers\.a\.autoApprove"),
+        ({"a": {"command": "x", "alwaysAllow": ["y"]}}, r"mcpServers\.a\.alwaysAllow"),
         ({"a b": {"command": "x"}}, r"mcpServers\.a b"),
         ({"a": {"command": "x", "timeout_seconds": 0}}, r"mcpServers\.a\.timeout_seconds"),
         ([], "mcpServers"),

@@ -17,12 +17,13 @@ from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
-from app.domain.views import MessageStatus, Reasoning
+from app.domain.views import MessageStatus
 from app.errors import Conflict, StorageUnavailable
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.leases import SWEPT, Leases
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
+from app.store.chat.turn_contexts import TurnContexts
 from app.store.chat.turn_records import TurnRecords
 from app.store.db import database as database_module
 from app.store.db.database import Database
@@ -67,11 +68,9 @@ class Paused:
         monkeypatch.setattr(records, "checkpoint", self.checkpoint)
         monkeypatch.setattr(records, "finish", self.finish)
 
-    async def checkpoint(
-        self, user_id: str, turn_id: str, text: str | None, reasoning: Reasoning | None = None
-    ) -> LeaseStatus:
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None, *new: Any) -> LeaseStatus:
         await self._pause()
-        return await self._checkpoint(user_id, turn_id, text, reasoning)
+        return await self._checkpoint(user_id, turn_id, text, *new)
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         await self._pause()
@@ -220,9 +219,10 @@ async def test_what_was_read_before_somebody_else_went_on_is_no_place_to_go_on_f
     turn = new_turn()
     await records.begin(ME, turn)
     await records.finish(ME, turn.turn_id, TurnOutcome(text="one two", status=MessageStatus.STOPPED))
+    read = await TurnContexts(services.database).get_partial_reply(ME, turn.message_id)
     with pytest.raises(Conflict, match="changed elsewhere"):
-        await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one"))
-    await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one two"))
+        await records.resume(ME, replace(turn, title=None, text=None, partial_reply=replace(read, text="one")))
+    await records.resume(ME, replace(turn, title=None, text=None, partial_reply=read))
     assert await records.checkpoint(ME, turn.turn_id, "one two three") is LeaseStatus.RUNNING
 
 

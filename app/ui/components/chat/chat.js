@@ -23,6 +23,7 @@ export class Chat extends Component {
         edit: (id, text) => this.#emit("edit", id, { text }),
         regenerate: (id) => this.#emit("regenerate", id),
         resume: (id) => this.#emit("resume", id),
+        decide: (id, decision) => this.#emit("decide", id, decision),
         branch: (id) => this.#emit("branch", id),
         remove: (id) => this.#emit("delete", id),
         show: (id, step, shown) => this.#emit("version", shown, { id, step }),

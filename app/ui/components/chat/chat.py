@@ -23,9 +23,9 @@ class Chat(FileComponent):
 
     STYLES: ClassVar = ("components/chat/feedback.css",)
 
-    #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions; each of the
-    #: others is a button that raises the event of its name, except for "copy".
-    ACTIONS: ClassVar = ("copy", "edit", "regenerate", "resume", "branch", "delete", "rate", "version")
+    #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions, "decide" whether
+    #: a tool that the model wants to call may run; each of the others is a button that raises the event of its name, except for "copy".
+    ACTIONS: ClassVar = ("copy", "edit", "regenerate", "resume", "branch", "delete", "rate", "version", "decide")
 
     EVENTS: ClassVar = [
         Events.change,
@@ -46,6 +46,11 @@ class Chat(FileComponent):
             "rate",
             "A user gave feedback on a reply, or changed it. Data: `id`, `index`, `rating` (`up` or `down`), `reasons` "
             "(a list of names), `comment`.",
+        ),
+        quiet_event(
+            "decide",
+            "A user decided about the calls of tools that wait in a reply. Data: `id`, `index`, `allow`, "
+            "`allow_for_chat` (those that need not be asked about again), `deny` (lists of the calls' ids).",
         ),
         quiet_event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
         quiet_event("example_select", "A user chose an example of the welcome screen. Data: `text`."),

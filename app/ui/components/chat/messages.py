@@ -19,7 +19,20 @@ class MessageStats(TypedDict):
     completion_tokens: int
     ttft_ms: NotRequired[float]  #: time to the first token, in ms
     tokens_per_second: NotRequired[float]
-    finish_reason: NotRequired[str]  #: stop, stop_string, length, abort, error or deadline
+    finish_reason: NotRequired[str]  #: stop, stop_string, length, abort, error, deadline or tool_calls
+
+
+class MessageToolUse(TypedDict):
+    """A call of a tool in a reply, shown as a card where the text stood."""
+
+    id: str
+    name: str
+    arguments: str  #: JSON
+    status: Literal["waiting", "allowed", "done", "failed", "denied"]
+    result: NotRequired[str]  #: plain text
+    round: NotRequired[int]  #: calls that the model made together have the same number
+    at: NotRequired[int]  #: characters of the content before the call, in code points
+    seconds: NotRequired[float | None]  #: how long it ran
 
 
 class MessageFeedback(TypedDict):
@@ -55,6 +68,7 @@ class Message(TypedDict):
     error: NotRequired[str | None]  #: why the reply failed or was interrupted
     reasoning: NotRequired[str]  #: Markdown: what the model thought before it answered; shown folded
     reasoning_seconds: NotRequired[float | None]  #: how long it thought
+    tool_uses: NotRequired[list[MessageToolUse]]
     stats: NotRequired[MessageStats | None]
     siblings: NotRequired[list[str]]  #: ids of all versions of this message, its own included, oldest first
     feedback: NotRequired[MessageFeedback | None]

@@ -5,8 +5,8 @@ import { count, plural } from "../../shared/formats.js";
 /** @typedef {import("./types.js").MessageStats} MessageStats */
 
 /** @type {Record<string, string>} */
-const ENDINGS = { stop: "ended by itself", stop_string: "reached a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "timed out" };
-const ENDED = new Set(["stop", "stop_string"]); // finish reasons that leave nothing to continue
+const ENDINGS = { stop: "ended by itself", stop_string: "reached a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "timed out", tool_calls: "waits for your decision" };
+const ENDED = new Set(["stop", "stop_string", "tool_calls"]); // finish reasons that leave nothing to continue
 
 /** @param {MessageStats} stats @param {number | null} contextLength */
 export function whyEnded(stats, contextLength) {

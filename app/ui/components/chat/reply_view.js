@@ -3,8 +3,9 @@
 
 import { announce, make } from "../../shared/dom.js";
 import { Feedback } from "./feedback.js";
-import { copyText, renderMarkdown, StreamingMarkdown } from "./markdown.js";
+import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
+import { ReplyBody } from "./reply_body.js";
 import { endingNote, hasEnded, leftOutLine, statsLine } from "./reply_texts.js";
 import { Thoughts } from "./thoughts.js";
 
@@ -15,8 +16,6 @@ const SPOKEN_CHARACTERS = 1000; // how much of a finished reply is announced to 
 const PAUSE_MS = 1000; // a reply without a status that hasn't grown for this long is taken for finished
 
 export class ReplyView {
-  /** @type {StreamingMarkdown | null} the text that may still grow */
-  #growing = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #pause;
 
@@ -28,7 +27,6 @@ export class ReplyView {
     this.waitingText = make("span");
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), this.waitingText);
     this.thoughts = new Thoughts(message);
-    this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
     this.copy = actionButton("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
     this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id), "next");
@@ -36,6 +34,8 @@ export class ReplyView {
     this.feedback = new Feedback(message, actions);
     this.model = make("span", { class: "dm-reply-model", dir: "auto", hidden: !message.model, title: "The model that wrote this reply" }, message.model ?? "");
     this.stats = make("span", { class: "dm-stats" });
+    const decide = actions.offers("decide") ? (/** @type {import("./types.js").Decision} */ decision) => actions.decide(id, decision) : null;
+    this.body = new ReplyBody(message, decide);
     /** @param {string} name @param {HTMLElement | null} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
     this.foot = make(
@@ -57,29 +57,29 @@ export class ReplyView {
       this.leftOut,
       this.waiting,
       this.thoughts.element,
-      this.text,
+      this.body.element,
       this.note,
       this.foot,
       offered("rate", this.feedback.details),
     );
-    this.source = message.content;
     if (message.status === "streaming") {
-      this.#growing = new StreamingMarkdown(this.text, message.content);
       this.#showWaiting("Thinking");
       this.element.setAttribute("aria-busy", "true");
       this.element.dataset.status = "streaming";
     } else {
-      renderMarkdown(this.text, message.content);
       this.#close(message);
     }
   }
 
+  /** The text so far. */
+  get source() {
+    return this.body.source;
+  }
+
   /** @param {string} text @param {() => void} [onRendered] */
   append(text, onRendered) {
-    this.#growing ??= new StreamingMarkdown(this.text, this.source);
-    this.source += text;
+    this.body.append(text, onRendered);
     this.waiting.hidden = true;
-    this.#growing.append(text, onRendered);
   }
 
   /**
@@ -89,6 +89,13 @@ export class ReplyView {
   think(text, state, onRendered) {
     this.thoughts.append(text, state, onRendered);
     this.waiting.hidden = true;
+  }
+
+  /** Shows a call of a tool, new or changed. @param {import("./types.js").ToolUse} use @param {() => void} [onRendered] */
+  toolUse(use, onRendered) {
+    this.body.toolUse(use);
+    this.waiting.hidden = true;
+    onRendered?.();
   }
 
   /** @param {{processed: number, total: number}} progress */
@@ -119,13 +126,14 @@ export class ReplyView {
     if (reasoning !== this.thoughts.source) this.think(reasoning.slice(this.thoughts.source.length), { seconds, ended }, onRendered);
     const added = message.content.slice(this.source.length);
     if (added !== "") this.append(added, onRendered);
+    for (const use of message.tool_uses ?? []) this.toolUse(use);
     this.feedback.show(message.feedback);
     if (message.status === "streaming") return;
     if (message.mayGrow && added !== "") {
       this.#close(message);
       clearTimeout(this.#pause);
       this.#pause = setTimeout(() => this.#settle(), PAUSE_MS);
-    } else if (this.#growing) {
+    } else if (this.body.isGrowing) {
       this.end(message);
       onRendered();
     } else {
@@ -135,7 +143,7 @@ export class ReplyView {
   }
 
   get #isEmpty() {
-    return this.source === "" && this.thoughts.source === "";
+    return this.source === "" && this.thoughts.source === "" && !this.body.hasTools;
   }
 
   /** @param {string} text */
@@ -147,10 +155,9 @@ export class ReplyView {
   /** Renders the whole text as final and announces it. */
   #settle() {
     clearTimeout(this.#pause);
-    this.#growing?.finish();
-    this.#growing = null;
+    this.body.finish();
     if (!this.element.isConnected) return;
-    const spoken = (this.text.textContent ?? "").trim();
+    const { spoken } = this.body;
     const cut = spoken.length > SPOKEN_CHARACTERS ? `${spoken.slice(0, SPOKEN_CHARACTERS)} …` : spoken;
     announce(`Reply: ${cut} ${this.note.textContent}`);
   }
@@ -161,10 +168,11 @@ export class ReplyView {
     this.element.removeAttribute("aria-busy");
     this.element.dataset.status = status;
     this.waiting.hidden = true;
-    this.notice(endingNote(status, error, this.source === "", this.thoughts.source !== ""));
+    this.body.close();
+    this.notice(endingNote(status, error, this.source === "" && !this.body.hasTools, this.thoughts.source !== ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
-    this.resume.hidden = (status === "complete" && hasEnded(stats)) || (this.source.trim() === "" && this.thoughts.source === "");
+    this.resume.hidden = (status === "complete" && hasEnded(stats)) || (this.source.trim() === "" && this.thoughts.source === "" && !this.body.hasTools);
     this.foot.hidden = false;
   }
 }

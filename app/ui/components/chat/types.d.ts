@@ -16,6 +16,25 @@ export interface MessageFeedback {
   comment: string;
 }
 
+/** A call of a tool; see messages.py. */
+export interface ToolUse {
+  id: string;
+  name: string;
+  arguments: string;
+  status: "waiting" | "allowed" | "done" | "failed" | "denied";
+  result?: string;
+  round?: number;
+  at?: number; // code points of the content before it
+  seconds?: number | null;
+}
+
+/** What a user decided about the calls that wait in a reply. */
+export interface Decision {
+  allow: string[];
+  allow_for_chat: string[];
+  deny: string[];
+}
+
 /** A message; see messages.py. */
 export interface Message {
   id: string; // its own, or made from its position
@@ -26,6 +45,7 @@ export interface Message {
   error?: string | null;
   reasoning?: string; // what the model thought before it answered
   reasoning_seconds?: number | null; // how long it thought
+  tool_uses?: ToolUse[];
   stats?: MessageStats | null;
   siblings?: string[];
   feedback?: Partial<MessageFeedback> | null;
@@ -47,6 +67,7 @@ export interface Actions {
   edit(id: string, text: string): unknown;
   regenerate(id: string): unknown;
   resume(id: string): unknown;
+  decide(id: string, decision: Decision): unknown;
   branch(id: string): unknown;
   remove(id: string): unknown;
   show(id: string, step: string, shown: string): unknown; // shows version `id` in place of `shown`

@@ -190,6 +190,7 @@ export class Settings {
 
   #show() {
     this.root.classList.toggle("dm-cannot-think", !this.options.model.can_think);
+    this.root.classList.toggle("dm-cannot-call-tools", !this.options.model.can_call_tools);
     this.#find(".dm-show-settings").click();
     this.#showPrompt();
   }

@@ -172,6 +172,11 @@ def _controls() -> dict[str, Component]:
             elem_classes="dm-control-max_thinking_tokens",
         ),
     }
+    controls["use_tools"] = gr.Checkbox(
+        label="Tools",
+        info="The model may call the tools that are offered here. It asks before it does.",
+        elem_classes="dm-control-use_tools",
+    )
     gr.HTML(_ADVANCED, apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
     with gr.Column(elem_classes="dm-advanced", min_width=0):

@@ -12,7 +12,7 @@ const MODEL_DEFAULT = "default";
 
 /** @type {Map<boolean | null, string>} what the control of thinking shows */
 const THINKING = new Map([[null, "default"], [true, "on"], [false, "off"]]);
-const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, json_schema: null });
+const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, use_tools: null, json_schema: null });
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
@@ -52,6 +52,7 @@ export class SettingsRules {
       system_prompt_name: prompt ?? value.system_prompt_name ?? (value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: promptText ?? value.system_prompt,
       thinking: THINKING.get(value.thinking ?? null),
+      use_tools: value.use_tools !== false,
       json_schema: value.json_schema ?? "",
     };
     for (const name of this.sliders) shown[name] ??= defaults[name];
@@ -89,6 +90,7 @@ export class SettingsRules {
   /** @param {string} name @param {any} shown @param {Record<string, number>} defaults */
   #parse(name, shown, defaults) {
     if (name === "thinking") return [...THINKING].find(([, each]) => each === shown)?.[0] ?? null;
+    if (name === "use_tools") return shown ? null : false;
     if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
     if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
     if (name === "json_schema") return shown?.trim() ? shown : null;

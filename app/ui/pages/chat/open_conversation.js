@@ -62,6 +62,8 @@ export class OpenConversation {
       edit: ({ id, text }) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
       regenerate: ({ id }) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
       resume: ({ id }) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
+      decide: ({ id, allow, allow_for_chat, deny }) =>
+        page.askAgain((settings) => this.#showAgain(api.decideTools(id, { allow, allow_for_chat, deny, settings }))),
       branch: ({ id }) => page.branch(id),
       delete: ({ id }) => page.deleteMessage(id),
       version: ({ id, step }) => this.#showVersion(id, step),
@@ -216,10 +218,17 @@ export class OpenConversation {
    * @param {{text?: string, settings: ChatSettings | null}} options  the new text of an edit
    */
   async #askAgain(how, id, { text = "", settings }) {
-    const turn = await this.#retries.send({ how, id, text }, (request_id) => {
-      if (how === "edit") return api.edit(id, { text, settings, request_id });
-      return api[how](id, { settings, request_id });
-    });
+    return this.#showAgain(
+      this.#retries.send({ how, id, text }, (request_id) => {
+        if (how === "edit") return api.edit(id, { text, settings, request_id });
+        return api[how](id, { settings, request_id });
+      }),
+    );
+  }
+
+  /** Shows the conversation again once a turn in it has started. @param {Promise<TurnRef>} started */
+  async #showAgain(started) {
+    const turn = await started;
     this.crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (turn.conversation_id === this.conversationId) {
       await this.reopen();

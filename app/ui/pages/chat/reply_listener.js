@@ -24,6 +24,10 @@ export function replyListener(reply, { followDown, onFinished, onGone, onConnect
       reply.think(text, state, followDown);
       followDown();
     },
+    toolUse: (use) => {
+      reply.toolUse(use, followDown);
+      followDown();
+    },
     progress: (progress) => reply.progress(progress),
     notice: (message) => {
       reply.notice(message);

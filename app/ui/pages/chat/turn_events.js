@@ -7,13 +7,14 @@
 import { api, randomId } from "../../shared/api.js";
 import { crossTab } from "./cross_tab.js";
 
-/** @import { TurnEnd, TurnNotice, TurnProgress, TurnReasoning, TurnText } from "../../shared/api_types.js" */
+/** @import { TurnEnd, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse } from "../../shared/api_types.js" */
 
 /**
  * What a follower of a reply is told.
  * @typedef {object} Listener
  * @property {(text: string) => unknown} text  new text
  * @property {(text: string, state: {seconds: number | null, ended: boolean}) => unknown} reasoning  new thinking
+ * @property {(use: import("../../components/chat/types.js").ToolUse) => unknown} toolUse  a call of a tool, new or changed
  * @property {(progress: TurnProgress) => unknown} progress
  * @property {(message: string) => unknown} notice
  * @property {(end: TurnEnd) => unknown} end
@@ -23,14 +24,14 @@ import { crossTab } from "./cross_tab.js";
 
 /**
  * The data of an event, by the event's name.
- * @typedef {{text: TurnText, reasoning: TurnReasoning, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
+ * @typedef {{text: TurnText, reasoning: TurnReasoning, tool_use: TurnToolUse, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
  * @typedef {[offset: number, reasoningOffset: number]} Position  in code points
  * @typedef {{[Name in keyof EventData]: [name: Name, data: EventData[Name]]}[keyof EventData]} TurnEvent
  */
 
 const LOCK = "deskmate-turn-events";
 /** @type {(keyof EventData)[]} */
-const EVENT_NAMES = ["text", "reasoning", "progress", "notice", "end", "gone"];
+const EVENT_NAMES = ["text", "reasoning", "tool_use", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
 const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
@@ -296,7 +297,8 @@ export class TurnEvents {
       // What another tab asked for again is no news here, except for the end.
       const isNews = fresh !== "" || (data.ended && data.offset >= followed.position[1]);
       if (fresh !== null && isNews) listener.reasoning(fresh, data);
-    } else if (name === "progress") listener.progress(data);
+    } else if (name === "tool_use") listener.toolUse(data.use);
+    else if (name === "progress") listener.progress(data);
     else if (name === "notice") listener.notice(data.message);
     else {
       const [offset, reasoningOffset] = followed.position;
