@@ -124,7 +124,7 @@ class AppSettings(BaseSettings):
     )
     max_message_chars: int = Field(200_000, ge=1, description="Maximum length of a message in characters.")
     mcp_file: Path = Field(
-        Path("mcp.json"), description="File that defines MCP servers, whose tools `deskmate tool` lists and calls."
+        Path("mcp.json"), description="File that defines MCP servers, whose tools chats may call; see docs/tools.md."
     )
     egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
         (),

@@ -167,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule("PUT", "/api/desk/templates/{kind}/{name}", _ADMIN),
     Rule("POST", "/api/desk/templates/{kind}/{name}/restore", _ADMIN),
     Rule("POST", "/api/desk/templates/{kind}/{name}/remove", _ADMIN),
+    Rule("GET", "/api/desk/tools", _ADMIN),
     Rule("GET", "/api/desk/audit", _ADMIN),
     Rule("GET", "/api/desk/audit/actions", _ADMIN),
     Rule("GET", "/api/desk/audit/csv", _ADMIN),

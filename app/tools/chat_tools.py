@@ -55,6 +55,10 @@ class ChatTools:
             for name in self.names
         ]
 
+    def is_auto_approved(self, tool: OfferedTool) -> bool:
+        """Whether the operator lets chats call the tool without asking the user."""
+        return self._servers.is_auto_approved(tool)
+
     async def offered(self, servers: Collection[str]) -> OfferedTools | None:
         """Returns the tools of these servers; None if there are none. A server that cannot be used is left out."""
         wanted = [name for name in self.names if name in servers]
@@ -67,7 +71,7 @@ class ChatTools:
         found = found[:MAX_OFFERED]
         if not found:
             return None
-        approved = frozenset(one.name for one in found if self._servers.is_auto_approved(one))
+        approved = frozenset(one.name for one in found if self.is_auto_approved(one))
         return OfferedTools(tuple(one.for_engine() for one in found), approved)
 
     async def run(self, use: ToolUse, max_chars: int = MAX_RESULT_CHARS) -> ToolUse:

@@ -73,6 +73,12 @@ test("null and a missing key are the same", () => {
   assert.deepEqual(changes([{ ...reply, stats: null, error: null }], [reply]), ["same"]);
 });
 
+test("a call of a tool that is new or has changed is shown in place", () => {
+  const use = { id: "c", name: "desk__order", arguments: "{}", status: "waiting" };
+  assert.deepEqual(changes([reply], [{ ...reply, tool_uses: [use] }]), ["update"]);
+  assert.deepEqual(changes([{ ...reply, tool_uses: [use] }], [{ ...reply, tool_uses: [{ ...use, status: "done" }] }]), ["update"]);
+});
+
 test("thoughts that grow are added to, and other thoughts build the reply again", () => {
   const shown = { id: "a", role: "assistant", content: "", status: "streaming", reasoning: "Hm" };
   assert.equal(changeOf(shown, { ...shown, reasoning: "Hm, so", reasoning_seconds: 1 }), "update");

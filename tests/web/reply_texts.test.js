@@ -34,11 +34,11 @@ test("a reply that fills the context did not reach its maximum length", () => {
 });
 
 test("an unknown reason is shown as it is", () => {
-  assert.equal(whyEnded({ ...STATS, finish_reason: "tool_calls" }, null), "tool_calls");
+  assert.equal(whyEnded({ ...STATS, finish_reason: "repetition" }, null), "repetition");
 });
 
 test("only a reply that was cut can be continued", () => {
-  for (const finish_reason of ["stop", "stop_string"]) assert.ok(hasEnded({ ...STATS, finish_reason }));
+  for (const finish_reason of ["stop", "stop_string", "tool_calls"]) assert.ok(hasEnded({ ...STATS, finish_reason }));
   for (const finish_reason of ["length", "abort", "error", "deadline"]) assert.ok(!hasEnded({ ...STATS, finish_reason }));
   assert.ok(hasEnded(null));
   assert.ok(hasEnded(undefined));

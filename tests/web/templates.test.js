@@ -48,8 +48,15 @@ test("spaces around titles and names are not saved, those of the text and of a d
     description: "D",
     variables: [{ name: "a", description: "b", default: " c " }],
     recommended: {},
+    tools: [],
     body: " text \n",
   });
+});
+
+test("a prompt keeps its tool servers, and a canned reply has none", () => {
+  const fields = fieldsOf(template({ tools: ["orders", "search"] }), []);
+  assert.deepEqual(templateOf(fields, "prompt").tools, ["orders", "search"]);
+  assert.deepEqual(templateOf(fields, "canned").tools, []);
 });
 
 test("a preview has a value for each variable that must be filled in, and for no other", () => {

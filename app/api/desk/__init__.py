@@ -1,4 +1,4 @@
-"""Desk API for admins and viewers: usage, replies to review, templates, audit log, erasure of users' data."""
+"""Desk API for admins and viewers: usage, review, templates, tool servers, audit log, erasure of data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from app.api.desk import (
     erasure,
     review,
     templates,
+    tools,
     usage,
     viewer,
 )
 
-routers = (viewer.router, usage.router, review.router, templates.router, audit.router, erasure.router)
+routers = (viewer.router, usage.router, review.router, templates.router, tools.router, audit.router, erasure.router)

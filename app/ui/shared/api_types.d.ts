@@ -725,6 +725,13 @@ export interface TemplateView {
   template: Template;
 }
 
+/** A tool server with its tools, or the reason why it has none now. */
+export interface ToolServerView {
+  name: string;
+  tools: ToolView[];
+  problem: string | null;
+}
+
 /** One call. */
 export interface ToolUse {
   id: string;
@@ -740,6 +747,13 @@ export interface ToolUse {
 
 /** What became of a call. */
 export type ToolUseStatus = "waiting" | "allowed" | "done" | "failed" | "denied";
+
+/** A tool that chats can be offered. */
+export interface ToolView {
+  name: string;
+  description: string;
+  asks: boolean;
+}
 
 /** The number of conversations that changed their owner. */
 export interface TransferredConversations {

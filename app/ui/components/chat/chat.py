@@ -24,8 +24,12 @@ class Chat(FileComponent):
     STYLES: ClassVar = ("components/chat/feedback.css",)
 
     #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions, "decide" whether
-    #: a tool that the model wants to call may run; each of the others is a button that raises the event of its name, except for "copy".
-    ACTIONS: ClassVar = ("copy", "edit", "regenerate", "resume", "branch", "delete", "rate", "version", "decide")
+    #: a tool that the model wants to call may run; each of the others is a button that raises the event of its name,
+    #: except for "copy".
+    ACTIONS: ClassVar = (
+        *("copy", "edit", "regenerate", "resume", "branch", "delete"),
+        *("rate", "version", "decide"),
+    )
 
     EVENTS: ClassVar = [
         Events.change,

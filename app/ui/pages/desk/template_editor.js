@@ -7,14 +7,14 @@ import { isAdmin, problem } from "./desk.js";
 import { EMPTY, fieldsOf, nameFor, previewValues, templateOf } from "./template_fields.js";
 import { KINDS } from "./template_text.js";
 
-/** @import { RenderedTemplate, TemplateView, Viewer } from "../../shared/api_types.js" */
+/** @import { RenderedTemplate, TemplateView, ToolServerView, Viewer } from "../../shared/api_types.js" */
 /** @import { ParameterOptions } from "../../shared/page_options.js" */
 /** @import { TemplateKind, VariableFields } from "./template_fields.js" */
 
 /**
  * What the editor needs of its section. `path`: the API's path of this kind. `parameters`: the sampling parameters that
- * a prompt can recommend. `names`: of all stored templates, also removed ones.
- * @typedef {{kind: TemplateKind, viewer: Viewer, path: string, parameters: ParameterOptions[], names: string[]}} Templates
+ * a prompt can recommend. `toolServers`: those that it can offer. `names`: of all stored templates, also removed ones.
+ * @typedef {{kind: TemplateKind, viewer: Viewer, path: string, parameters: ParameterOptions[], toolServers: ToolServerView[], names: string[]}} Templates
  */
 
 /** @typedef {Record<"name" | "description" | "default", HTMLInputElement>} VariableInputs */
@@ -54,6 +54,7 @@ export class Editor {
       input.value = fields.recommended[name];
       return { name, label, input };
     });
+    this.tools = this.#toolChoices(fields.tools);
     this.status = make("div", { class: "dk-said-by-editor", role: "status" });
     this.preview = make("div", { class: "dm-card dk-preview", hidden: true });
     const blank = { name: "", description: "", default: "", saved: null };
@@ -66,7 +67,7 @@ export class Editor {
       this.variables,
       this.readOnly ? null : button("Add a variable", () => this.#addVariable(blank).focus()),
       field("Text", this.body, KINDS[kind].bodyHint),
-      ...(kind === "prompt" ? this.#samplingFields() : []),
+      ...(kind === "prompt" ? [...this.#samplingFields(), ...this.#toolFields()] : []),
       make("div", { class: "dm-buttons" }, ...this.#buttons()),
       this.status,
       this.preview,
@@ -82,6 +83,27 @@ export class Editor {
       make("h3", {}, "Recommended sampling"),
       make("p", { class: "dm-hint" }, "Shown to users who choose the prompt. An empty field leaves the value to the model."),
       make("div", { class: "dk-sampling" }, ...this.sampling.map(({ label, input }) => field(label, input))),
+    ];
+  }
+
+  // A server that the prompt names stays a choice when mcp.json no longer defines it.
+  /** @param {string[]} chosen */
+  #toolChoices(chosen) {
+    const { toolServers } = this.templates;
+    const gone = chosen.filter((name) => toolServers.every((server) => server.name !== name));
+    const known = toolServers.map(({ name, tools, problem: why }) => ({ name, about: why ?? (tools.map((tool) => tool.name).join(", ") || "no tools") }));
+    return [...known, ...gone.map((name) => ({ name, about: isAdmin(this.templates.viewer) ? "not in mcp.json any more" : "" }))].map(({ name, about }) => {
+      const input = make("input", { type: "checkbox", checked: chosen.includes(name), disabled: this.readOnly });
+      return { name, about, input };
+    });
+  }
+
+  #toolFields() {
+    if (this.tools.length === 0) return [];
+    return [
+      make("h3", {}, "Tools"),
+      make("p", { class: "dm-hint" }, "What chats with this prompt may call. Users are asked before a tool runs, unless mcp.json says otherwise."),
+      ...this.tools.map(({ name, about, input }) => make("label", { class: "dk-tool-server" }, input, make("strong", {}, name), make("span", { class: "dm-hint" }, about))),
     ];
   }
 
@@ -123,6 +145,7 @@ export class Editor {
       description: this.description.value,
       variables: this.#rows.map(({ inputs, saved }) => ({ name: inputs.name.value, description: inputs.description.value, default: inputs.default.value, saved })),
       recommended: Object.fromEntries(this.sampling.map(({ name, input }) => [name, input.value])),
+      tools: this.tools.filter(({ input }) => input.checked).map(({ name }) => name),
       body: this.body.value,
     };
     return templateOf(fields, this.templates.kind, this.saved?.template.recommended);

@@ -16,20 +16,21 @@
  * @property {string} description
  * @property {VariableFields[]} variables
  * @property {Record<string, string>} recommended
+ * @property {string[]} tools  names of tool servers
  * @property {string} body
  */
 
 const MAX_NAME_CHARS = 64;
 
 /** @type {Template} */
-export const EMPTY = { title: "", description: "", variables: [], recommended: {}, body: "" };
+export const EMPTY = { title: "", description: "", variables: [], recommended: {}, tools: [], body: "" };
 
 /**
  * @param {Template} template
  * @param {string[]} parameters  those that have a field
  * @returns {TemplateFields}
  */
-export function fieldsOf({ title, description, variables = [], recommended = {}, body }, parameters) {
+export function fieldsOf({ title, description, variables = [], recommended = {}, tools = [], body }, parameters) {
   /** @type {Record<string, unknown>} */
   const values = { ...recommended };
   return {
@@ -37,6 +38,7 @@ export function fieldsOf({ title, description, variables = [], recommended = {},
     description,
     variables: variables.map(({ name, description: about, default: value = null }) => ({ name, description: about, default: value ?? "", saved: value })),
     recommended: Object.fromEntries(parameters.map((name) => [name, String(values[name] ?? "")])),
+    tools,
     body,
   };
 }
@@ -47,7 +49,7 @@ export function fieldsOf({ title, description, variables = [], recommended = {},
  * @param {ChatSettings} [saved]  the recommended settings as they were: those without a field stay
  * @returns {Template}
  */
-export function templateOf({ title, description, variables, recommended, body }, kind, saved = {}) {
+export function templateOf({ title, description, variables, recommended, tools, body }, kind, saved = {}) {
   const withoutField = Object.entries(saved).filter(([name]) => !Object.hasOwn(recommended, name));
   const chosen = Object.entries(recommended).flatMap(([name, text]) => (text === "" ? [] : [[name, Number(text)]]));
   return {
@@ -60,6 +62,7 @@ export function templateOf({ title, description, variables, recommended, body },
       default: variable.default || (kind === "prompt" || variable.saved === "" ? "" : null),
     })),
     recommended: kind === "prompt" ? Object.fromEntries([...withoutField, ...chosen]) : {},
+    tools: kind === "prompt" ? tools : [],
     body,
   };
 }

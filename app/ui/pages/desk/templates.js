@@ -8,7 +8,7 @@ import { Editor } from "./template_editor.js";
 import { KINDS, sourceText, versionName } from "./template_text.js";
 import { versionList } from "./template_versions.js";
 
-/** @import { TemplateView, Viewer } from "../../shared/api_types.js" */
+/** @import { TemplateView, ToolServerView, Viewer } from "../../shared/api_types.js" */
 /** @import { ParameterOptions } from "../../shared/page_options.js" */
 /** @import { TemplateKind } from "./template_fields.js" */
 
@@ -17,6 +17,8 @@ class Section {
   stored = [];
   /** @type {ParameterOptions[]} those that a prompt can recommend */
   parameters = [];
+  /** @type {ToolServerView[]} those that a prompt can offer */
+  toolServers = [];
   /** @type {Editor | null} the open editor; null while the saved version is being reloaded */
   editor = null;
   #loads = 0;
@@ -47,13 +49,16 @@ class Section {
    */
   async load(open = null, message = "") {
     const mine = ++this.#loads;
-    const [stored, { parameters }] = await Promise.all([
+    const choosesTools = this.kind === "prompt" && isAdmin(this.viewer);
+    const [stored, { parameters }, toolServers] = await Promise.all([
       /** @type {Promise<TemplateView[]>} */ (request("GET", this.path)),
       api.options(),
+      choosesTools ? /** @type {Promise<ToolServerView[]>} */ (request("GET", "/api/desk/tools")) : [],
     ]);
     if (mine !== this.#loads) return;
     this.stored = stored;
     this.parameters = parameters.filter((each) => each.is_recommendable);
+    this.toolServers = toolServers;
     this.list.replaceChildren(...stored.map((each) => this.#entry(each)));
     this.work.inert = false;
     if (this.editor !== null) {
