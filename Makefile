@@ -52,6 +52,7 @@ test-full:
 	@scripts/chromium.sh
 	@scripts/cross_tools.sh
 	@scripts/clients.sh
+	@scripts/json_schema_suite.sh
 	$(PYTHON) -m pytest -m full -n 3 $(ARGS)
 
 test-compose:

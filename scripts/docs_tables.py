@@ -118,6 +118,27 @@ def clients_table() -> str:
     )
 
 
+def schema_suite_table() -> str:
+    known = json.loads((ROOT / "tests/engine/sampling/json_schema_suite.json").read_text("utf-8"))
+    titles = {"draft2020-12": "2020-12", "draft7": "7"}
+    return markdown_table(
+        ("Draft", "Schemas", "Accepted", "Refused", "Instances", "Judged rightly", "Wrongly allowed", "Wrongly banned"),
+        (
+            (
+                ", ".join(titles.get(part, part) for part in draft.split(", ")),
+                str(row["accepted"] + sum(row["refused"].values())),
+                str(row["accepted"]),
+                str(sum(row["refused"].values())),
+                str(row["right"] + len(row["wrongly allowed"]) + len(row["wrongly banned"])),
+                str(row["right"]),
+                str(len(row["wrongly allowed"])),
+                str(len(row["wrongly banned"])),
+            )
+            for draft, row in known.items()
+        ),
+    )
+
+
 def servers_table() -> str:
     openai = {name for name, parameter in PARAMETERS.items() if parameter.spelling("openai") is not None}
 
@@ -181,7 +202,12 @@ def _first_paragraph(text: str) -> str:
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "api.md": {"sampling parameters": parameters_text, "clients": clients_table, "routes": routes_table},
+    "api.md": {
+        "sampling parameters": parameters_text,
+        "clients": clients_table,
+        "schema suite": schema_suite_table,
+        "routes": routes_table,
+    },
     "components.md": {"components": components_reference},
     "configuration.md": {
         "application settings": lambda: settings_table(AppSettings),

@@ -6,9 +6,11 @@ The library is llguidance (https://github.com/guidance-ai/llguidance), imported 
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import isinf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +35,8 @@ MAX_CACHED = 128
 _INITIAL_LEXER_FUEL = 1_000_000  # llguidance states 50,000 a millisecond, so compiling a lexer stops within about 20 ms
 _STEP_LEXER_FUEL = 200_000  # 14,000 a millisecond: about 14 ms for one token
 _MAX_GRAMMAR_SIZE = 500_000  # symbols
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 class GrammarCompiler:
@@ -61,6 +65,8 @@ class GrammarCompiler:
             raise _refusal(
                 structure.kind, f"it has {len(structure.definition):,} characters, and at most {limit:,} fit"
             )
+        if _SURROGATE.search(structure.definition) or _SURROGATE.search(structure.whitespace_pattern or ""):
+            raise _refusal(structure.kind, "it holds half of a surrogate pair, which is no text")
         with self._lock:
             found = self._compiled.get(structure)
             if found is None:
@@ -162,9 +168,30 @@ def _read_json(kind: StructureKind, text: str) -> Any:
     if depth > MAX_NESTING:
         raise _refusal(kind, f"it is nested {depth:,} levels deep, and at most {MAX_NESTING} are read")
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_no_number)
     except ValueError as error:
         raise _refusal(kind, f"it is not JSON: {error}") from error
+    if _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise _refusal(kind, "it holds half of a surrogate pair, which is no text")
+    return value
+
+
+def _integer(digits: str) -> int:
+    """Reads a whole number; a larger one would lose its last digits in the library."""
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError(f"{digits[:24]} does not fit into 64 bits")
+    return int(digits)
+
+
+def _fraction(digits: str) -> float:
+    value = float(digits)
+    if isinf(value):
+        raise ValueError(f"{digits[:24]} is too large a number")
+    return value
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _nesting(text: str) -> int:
@@ -207,6 +234,13 @@ def _reason(message: str) -> str:
     """Returns the first lines of llguidance's message as one, without its own prefix and suffix."""
     if message.startswith("NoExtension"):
         return "no text can match it"
+    unknown = _UNKNOWN_KEYWORDS.fullmatch(message.strip())
+    if unknown:
+        return f"these keywords of JSON Schema are not supported: {unknown[1]}"
+    if message.startswith("oneOf constraints are not supported"):
+        return 'the keyword "oneOf" is supported only where its schemas exclude each other; use "anyOf" instead'
+    if message.startswith("Failed to generate regex for"):
+        return '"minimum", "maximum", "exclusiveMinimum" or "exclusiveMaximum" has too many digits'
     lines = [line.strip() for line in message.replace("<non-verbose/>", "").split("\n") if line.strip()]
     return " ".join(lines[:3]).rstrip(".")[:300]
 
