@@ -19,6 +19,7 @@ import numpy as np
 from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
+from engine.text.schema_bounds import narrow_bounds
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
@@ -148,6 +149,7 @@ def _json_grammar(schema: dict[str, Any], structure: StructuredOutput) -> str:
     from llguidance import LLMatcher
 
     pattern = structure.whitespace_pattern
+    schema = narrow_bounds(schema)
     if pattern is None:
         return LLMatcher.grammar_from_json_schema(schema, overrides=cast("JsonCompileOptions", json_spacing()))
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": pattern})

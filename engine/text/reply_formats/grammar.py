@@ -13,6 +13,7 @@ from typing import Any
 from engine.chat_options import Tool
 from engine.structured_output import json_spacing
 from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
+from engine.text.schema_bounds import narrow_bounds
 
 _ANY_TEXT = "/(?s:.*)/"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -156,7 +157,7 @@ class _Writer:
         return self._json({**shared, **schema})
 
     def _json(self, schema: Mapping[str, Any]) -> str:
-        spaced = {**schema, "x-guidance": json_spacing()}
+        spaced = {**narrow_bounds(schema), "x-guidance": json_spacing()}
         return self._rule(f"%json {json.dumps(spaced, ensure_ascii=False)}")
 
     def _until(self, text: str) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from engine import InvalidRequestError, StructuredOutput, StructureKind
-from engine.sampling.grammar import Grammar
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from testing.grammars import TextJudge, bytes_compiler
 
 SUITE = Path(__file__).parents[3] / "build" / "json-schema-suite"
 KNOWN = Path(__file__).with_name("json_schema_suite.json")
@@ -26,16 +25,7 @@ DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
-EOS = 256
 UNSATISFIABLE = re.compile("no text can match it|schema is false")
-
-
-def bytes_compiler() -> GrammarCompiler:
-    """Returns a compiler for a vocabulary of bytes."""
-    tokens = [*(bytes([byte]) for byte in range(256)), b"<eos>"]
-    return GrammarCompiler(
-        lambda: make_ll_tokenizer(tokens, [EOS], [EOS], lambda text: list(text.encode())), len(tokens)
-    )
 
 
 def spellings(value: Any) -> Iterator[Any]:
@@ -51,17 +41,10 @@ def spellings(value: Any) -> Iterator[Any]:
         yield value
 
 
-def allows(grammar: Grammar, value: Any) -> bool:
+def allows(judge: TextJudge, value: Any) -> bool:
     """Whether a reply may be this value, as ``json.dumps`` writes it."""
-    for spelled in islice(spellings(value), 500):
-        text = list(json.dumps(spelled, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        try:
-            matcher = grammar.start("request", text)
-        except InvalidRequestError:
-            continue
-        if EOS not in matcher.banned(text, len(text)):
-            return True
-    return False
+    texts = (json.dumps(one, ensure_ascii=False).encode("utf-8", "surrogatepass") for one in spellings(value))
+    return any(judge.is_whole(text) for text in islice(texts, 500))
 
 
 def check_refusal(message: str, schema: Any) -> None:
@@ -84,7 +67,7 @@ def judge(files: list[Path], dialect: str) -> dict[str, Any]:
             if isinstance(schema, dict):
                 schema = {"$schema": dialect, **schema}
             try:
-                grammar = compiler.compile(StructuredOutput(StructureKind.JSON_SCHEMA, json.dumps(schema)))
+                text_judge = TextJudge(compiler, StructuredOutput(StructureKind.JSON_SCHEMA, json.dumps(schema)))
             except InvalidRequestError as error:
                 check_refusal(str(error), schema)
                 is_impossible = UNSATISFIABLE.search(str(error)) and not any(test["valid"] for test in tests)
@@ -92,7 +75,7 @@ def judge(files: list[Path], dialect: str) -> dict[str, Any]:
                 continue
             counts["accepted"] += 1
             for test in tests:
-                is_allowed = allows(grammar, test["data"])
+                is_allowed = allows(text_judge, test["data"])
                 if is_allowed == test["valid"]:
                     counts["right"] += 1
                 else:
