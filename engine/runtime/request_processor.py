@@ -30,7 +30,12 @@ from engine.structured_output import StructuredOutput, StructureKind
 from engine.text.bad_words import TokenSequenceBan, token_sequences
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
 from engine.text.detokenizer import Detokenizer
-from engine.text.reply_formats.detection import detect_reply_format, named_reply_format, special_tokens_of
+from engine.text.reply_formats.detection import (
+    detect_reply_format,
+    named_reply_format,
+    special_token_ids,
+    special_tokens_of,
+)
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
@@ -69,7 +74,8 @@ class RequestProcessor:
         self._word_lists = _word_lists(self.vocabulary, settings)
         self._reply_format = _reply_format(settings, self._template.source)
         self._special_tokens = special_tokens_of(self._reply_format, model.tokenizer)
-        self._grammars = GrammarCompiler(self._make_ll_tokenizer, model.vocab_size)
+        special = special_token_ids(model.tokenizer, model.vocab_size)
+        self._grammars = GrammarCompiler(self._make_ll_tokenizer, model.vocab_size, special)
 
     @property
     def can_think(self) -> bool:

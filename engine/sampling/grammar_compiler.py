@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import isinf
 from threading import Lock
@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
+from engine.sampling.structural_tags import write_structural_tag
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
 from engine.text.schema_bounds import narrow_bounds
 
@@ -37,6 +38,7 @@ _INITIAL_LEXER_FUEL = 1_000_000  # llguidance states 50,000 a millisecond, so co
 _STEP_LEXER_FUEL = 200_000  # 14,000 a millisecond: about 14 ms for one token
 _MAX_GRAMMAR_SIZE = 500_000  # symbols
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_IN_GRAMMAR = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")
 _UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
@@ -46,10 +48,17 @@ class GrammarCompiler:
     Args:
         make_tokenizer: makes llguidance's view of the model's vocabulary; called once, with the first structure.
         vocab_size: number of the model's token ids.
+        special_tokens: ids of special tokens by their names, which the tags of a structural tag may contain.
     """
 
-    def __init__(self, make_tokenizer: Callable[[], LLTokenizer], vocab_size: int) -> None:
+    def __init__(
+        self,
+        make_tokenizer: Callable[[], LLTokenizer],
+        vocab_size: int,
+        special_tokens: Mapping[str, int] | None = None,
+    ) -> None:
         self._make_tokenizer = make_tokenizer
+        self._special_tokens = special_tokens or {}
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[StructuredOutput, Grammar | str] = OrderedDict()
@@ -86,7 +95,7 @@ class GrammarCompiler:
     def _compile(self, structure: StructuredOutput) -> Grammar:
         from llguidance import LLMatcher
 
-        text = _to_grammar(structure)
+        text = _to_grammar(structure, self._special_tokens)
         if self._tokenizer is None:
             self._tokenizer = self._make_tokenizer()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
@@ -116,7 +125,7 @@ def _limits() -> LLParserLimits:
     )
 
 
-def _to_grammar(structure: StructuredOutput) -> str:
+def _to_grammar(structure: StructuredOutput, special_tokens: Mapping[str, int]) -> str:
     """Returns a structure in llguidance's own notation."""
     from llguidance import LLMatcher
 
@@ -141,7 +150,12 @@ def _to_grammar(structure: StructuredOutput) -> str:
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
     if kind is StructureKind.GRAMMAR:
         return LLMatcher.grammar_from_lark(_as_lark(definition))
-    raise _refusal(kind, "structural tags are not supported yet")
+    try:
+        return write_structural_tag(_read_json(kind, definition), special_tokens, _regex_as_lark, _as_lark)
+    except InvalidRequestError:
+        raise
+    except ValueError as error:
+        raise _refusal(kind, str(error)) from error
 
 
 def _json_grammar(schema: dict[str, Any], structure: StructuredOutput) -> str:
@@ -155,13 +169,22 @@ def _json_grammar(schema: dict[str, Any], structure: StructuredOutput) -> str:
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": pattern})
 
 
+def _regex_as_lark(pattern: str) -> str:
+    from llguidance import LLMatcher
+
+    if len(pattern) > MAX_REGEX_CHARS:
+        raise ValueError(f"a regular expression has {len(pattern):,} characters, and at most {MAX_REGEX_CHARS:,} fit")
+    grammar: str = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"][0]["lark_grammar"]
+    return grammar
+
+
 def _as_lark(text: str) -> str:
     """Returns a grammar as Lark: as it is, or converted from llama.cpp's GBNF."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return str(any_to_lark(text))
-    except (GbnfToLarkError, RecursionError, ValueError) as error:
+    except Exception as error:  # it raises Exception itself, for a rule that is missing
         raise _refusal(StructureKind.GRAMMAR, _reason(str(error))) from error
 
 
@@ -236,6 +259,7 @@ def _reason(message: str) -> str:
     """Returns the first lines of llguidance's message as one, without its own prefix and suffix."""
     if message.startswith("NoExtension"):
         return "no text can match it"
+    message = _IN_GRAMMAR.sub("", message).partition("\n")[0] if _IN_GRAMMAR.match(message) else message
     unknown = _UNKNOWN_KEYWORDS.fullmatch(message.strip())
     if unknown:
         return f"these keywords of JSON Schema are not supported: {unknown[1]}"

@@ -98,10 +98,11 @@ class BaseCompletionRequest(_WithParameters):
         "it, not even where their system messages are equal.",
     )
     response_format: ResponseFormat | None = Field(
-        None, description="The form of the reply: text, json_object, or json_schema with a schema."
+        None, description="The form of the reply: text, json_object, json_schema with a schema, or structural_tag."
     )
     structured_outputs: StructuredOutputs | None = Field(
-        None, description="vLLM's field: one of json, json_object, regex, choice and grammar (Lark or GBNF)."
+        None,
+        description="vLLM's field: one of json, json_object, regex, choice, grammar (Lark or GBNF) and structural_tag.",
     )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(

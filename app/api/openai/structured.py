@@ -19,8 +19,11 @@ class JsonSchemaFormat(Lenient):
 
 
 class ResponseFormat(Lenient):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    format: dict[str, Any] | None = Field(None, description="Of a structural tag, as XGrammar describes it.")
+    structures: list[dict[str, Any]] | None = Field(None, description="Of a structural tag: begin, schema and end.")
+    triggers: list[str] | None = Field(None, description="Of a structural tag: texts with which structures begin.")
 
 
 class StructuredOutputs(Lenient):
@@ -29,7 +32,7 @@ class StructuredOutputs(Lenient):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = Field(None, description="Lark, or GBNF as llama.cpp writes it.")
-    structural_tag: str | dict[str, Any] | None = Field(None, description="Not supported yet.")
+    structural_tag: str | dict[str, Any] | None = Field(None, description="A structural tag, or its JSON text.")
     whitespace_pattern: str | None = Field(
         None,
         description="Regular expression of the white space in JSON. Default: a space after commas and colons.",
@@ -57,6 +60,10 @@ def _of_format(asked: ResponseFormat) -> StructuredOutput | None:
         return None
     if asked.type == "json_object":
         return StructuredOutput(StructureKind.JSON_OBJECT)
+    if asked.type == "structural_tag":
+        parts = {"format": asked.format, "structures": asked.structures, "triggers": asked.triggers}
+        given = {name: value for name, value in parts.items() if value is not None}
+        return StructuredOutput(StructureKind.STRUCTURAL_TAG, _text(given))
     if asked.json_schema is None or asked.json_schema.json_schema is None:
         raise ValueError("structured needs a schema for the type json_schema, as json_schema.schema")
     return StructuredOutput(StructureKind.JSON_SCHEMA, _text(asked.json_schema.json_schema))

@@ -54,3 +54,12 @@ def special_tokens_of(reply_format: ReplyFormat, tokenizer: PreTrainedTokenizerB
         for token_id, token in tokenizer.added_tokens_decoder.items()
         if token.special and token.content in texts
     }
+
+
+def special_token_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[str, int]:
+    """Returns the ids of all special tokens that the model knows, by their names."""
+    return {
+        token.content: token_id
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token.special and token.content and token_id < vocab_size
+    }

@@ -1,8 +1,4 @@
-"""Writes the grammar that holds a reply to tool calls which the parser reads back, from the format's description.
-
-The grammar is Lark as llguidance reads it: ``suffix`` ends a text at its first occurrence, ``%json`` is a JSON schema,
-``<[5]>`` a special token by its id.
-"""
+"""Writes the grammar that holds a reply to tool calls which the parser reads back, from the format's description."""
 
 from __future__ import annotations
 
@@ -11,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat_options import Tool
-from engine.structured_output import json_spacing
+from engine.text.lark import ANY_TEXT, LarkWriter
 from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
-from engine.text.schema_bounds import narrow_bounds
 
-_ANY_TEXT = "/(?s:.*)/"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -55,12 +49,10 @@ def write_grammar(
     return "\n".join([f"start: {thinking}{start}", *writer.rules])
 
 
-class _Writer:
+class _Writer(LarkWriter):
     def __init__(self, syntax: CallSyntax, special_tokens: Mapping[str, int]) -> None:
-        self.rules: list[str] = []
+        super().__init__(special_tokens)
         self._syntax = syntax
-        self._special_tokens = special_tokens
-        self._num_rules = 0
         self._body = ""  # the rule of what follows a call's opening tag
 
     def thinking(self, reply_format: ReplyFormat, *, is_thinking: bool) -> str:
@@ -68,18 +60,18 @@ class _Writer:
         tags = reply_format.reasoning
         if tags is None:
             return ""
-        thoughts = f"{self._until(tags.close)} /[ \\n]{{0,4}}/ "
-        return thoughts if is_thinking else f"({self._text(tags.open)} {thoughts})? "
+        thoughts = f"{self.until(tags.close)} /[ \\n]{{0,4}}/ "
+        return thoughts if is_thinking else f"({self.text(tags.open)} {thoughts})? "
 
     def required(self, call: str, *, is_parallel: bool) -> str:
         """Writes a reply of one call, or of several."""
         syntax = self._syntax
-        opening, between, closing = self._text(syntax.section.open), syntax.space, self._text(syntax.section.close)
+        opening, between, closing = self.text(syntax.section.open), syntax.space, self.text(syntax.section.close)
         if self._is_list:
-            opening, between, closing = f"{self._text(syntax.tags.open)} {self._text('[')}", ", ", self._text("]")
+            opening, between, closing = f"{self.text(syntax.tags.open)} {self.text('[')}", ", ", self.text("]")
         elif syntax.starts_with:
             between = "; "
-        more = f"({self._text(between)} {call})*" if is_parallel else ""
+        more = f"({self.text(between)} {call})*" if is_parallel else ""
         return f"{opening} {call} {more} {closing}"
 
     def free(self, call: str, *, is_parallel: bool) -> str:
@@ -87,18 +79,18 @@ class _Writer:
         syntax = self._syntax
         opening = syntax.section.open or syntax.tags.open
         calls = self.required(call, is_parallel=is_parallel)
-        rest = self._rule(_ANY_TEXT)
+        rest = self.rule(ANY_TEXT)
         if opening == syntax.tags.open and not self._is_list:
-            return f"({self._until(opening)} {self._body}){'*' if is_parallel else '?'} {rest}"
+            return f"({self.until(opening)} {self._body}){'*' if is_parallel else '?'} {rest}"
         # The opening tag is what ends the text before the calls.
-        return f"({self._until(opening)} {calls.strip().removeprefix(self._text(opening))})? {rest}"
+        return f"({self.until(opening)} {calls.strip().removeprefix(self.text(opening))})? {rest}"
 
     def call(self, tools: Sequence[Tool]) -> str:
         """Writes a call of one of the tools, and returns its rule."""
         syntax = self._syntax
-        self._body = self._rule(" | ".join(self._tool(tool) for tool in tools))
-        opening = "" if self._is_list or syntax.starts_with else self._text(syntax.tags.open)
-        return self._rule(f"{opening} {self._body}")
+        self._body = self.rule(" | ".join(self._tool(tool) for tool in tools))
+        opening = "" if self._is_list or syntax.starts_with else self.text(syntax.tags.open)
+        return self.rule(f"{opening} {self._body}")
 
     @property
     def _is_list(self) -> bool:
@@ -107,30 +99,30 @@ class _Writer:
         return (
             syntax.notation is Notation.NAMED_JSON
             and not syntax.section.open
-            and (syntax.name.close not in self._special_tokens)
+            and (syntax.name.close not in self.special_tokens)
         )
 
     def _tool(self, tool: Tool) -> str:
         """Writes what follows the opening tag of a call of this tool."""
         syntax = self._syntax
         schema: dict[str, Any] = {"type": "object", **(tool.parameters or _NO_ARGUMENTS)}
-        closing = "" if syntax.starts_with else self._text(syntax.tags.close)
+        closing = "" if syntax.starts_with else self.text(syntax.tags.close)
         if syntax.notation is Notation.JSON_OBJECT or self._is_list:
             key = syntax.arguments_key
-            before = self._text(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
-            space = "" if self._is_list or syntax.starts_with else self._text(syntax.space)
-            return self._rule(f"{space} {before} {self._json(schema)} {self._text('}')} {space} {closing}")
-        name = f"{self._text(syntax.name.open)} {self._text(tool.name)}"
-        space = self._text(syntax.space)
+            before = self.text(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
+            space = "" if self._is_list or syntax.starts_with else self.text(syntax.space)
+            return self.rule(f"{space} {before} {self.json(schema)} {self.text('}')} {space} {closing}")
+        name = f"{self.text(syntax.name.open)} {self.text(tool.name)}"
+        space = self.text(syntax.space)
         if syntax.notation is Notation.NAMED_JSON:
-            after = f"{space} {self._text(syntax.arguments_close)} " if syntax.arguments_close else ""
-            middle = f"{space} {self._text(syntax.name.close)} {space}"
-            return self._rule(f"{name} {middle} {self._json(schema)} {after} {closing}")
+            after = f"{space} {self.text(syntax.arguments_close)} " if syntax.arguments_close else ""
+            middle = f"{space} {self.text(syntax.name.close)} {space}"
+            return self.rule(f"{name} {middle} {self.json(schema)} {after} {closing}")
         values = " ".join(self._parameters(schema))
         before = space if syntax.name.open else ""
-        after = f"{self._text(syntax.arguments_close)} {space}" if syntax.arguments_close else ""
-        name = f"{before} {name} {self._text(syntax.name.close)} {space}"
-        return self._rule(f"{name} {values} {after} {closing}")
+        after = f"{self.text(syntax.arguments_close)} {space}" if syntax.arguments_close else ""
+        name = f"{before} {name} {self.text(syntax.name.close)} {space}"
+        return self.rule(f"{name} {values} {after} {closing}")
 
     def _parameters(self, schema: Mapping[str, Any]) -> list[str]:
         """Writes the arguments in the order of the schema's properties."""
@@ -139,51 +131,19 @@ class _Writer:
         written = []
         for key, one in schema.get("properties", {}).items():
             value = one if isinstance(one, Mapping) else {}
-            space = self._text(syntax.space)
-            opening = f"{self._text(syntax.key.open + key + syntax.key.close)} {space} {self._text(syntax.value.open)}"
+            space = self.text(syntax.space)
+            opening = f"{self.text(syntax.key.open + key + syntax.key.close)} {space} {self.text(syntax.value.open)}"
             if value.get("type") == "string" and "enum" not in value and "const" not in value:
-                text = self._until(syntax.value.close)
+                text = self.until(syntax.value.close)
             else:
                 line_end = "" if syntax.value.open else space
-                text = f"{self._value(value, shared)} {line_end} {self._text(syntax.value.close)}"
+                text = f"{self._value(value, shared)} {line_end} {self.text(syntax.value.close)}"
             required = key in schema.get("required", ())
-            written.append(self._rule(f"{opening} {text} {space}") + ("" if required else "?"))
+            written.append(self.rule(f"{opening} {text} {space}") + ("" if required else "?"))
         return written
 
     def _value(self, schema: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
         if schema.get("type") == "string":  # a text without quotes
             choices = schema.get("enum", [schema.get("const")])
-            return self._rule(" | ".join(self._text(str(choice)) for choice in choices))
-        return self._json({**shared, **schema})
-
-    def _json(self, schema: Mapping[str, Any]) -> str:
-        spaced = {**narrow_bounds(schema), "x-guidance": json_spacing()}
-        return self._rule(f"%json {json.dumps(spaced, ensure_ascii=False)}")
-
-    def _until(self, text: str) -> str:
-        """Writes any text that ends with the first occurrence of this one."""
-        if text in self._special_tokens:
-            return f"{self._rule(_ANY_TEXT)} {self._text(text)}"
-        self._num_rules += 1
-        name = f"until_{self._num_rules}"
-        self.rules.append(f"{name}[suffix={json.dumps(text, ensure_ascii=False)}]: {_ANY_TEXT}")
-        return name
-
-    def _text(self, text: str) -> str:
-        """Writes a text, special tokens by their ids."""
-        if not text:
-            return ""
-        token = self._special_tokens.get(text)
-        if token is not None:
-            return f"<[{token}]>"
-        for name in self._special_tokens:
-            before, found, after = text.partition(name)
-            if found:
-                return f"{self._text(before)} {self._text(name)} {self._text(after)}".strip()
-        return json.dumps(text, ensure_ascii=False)
-
-    def _rule(self, definition: str) -> str:
-        self._num_rules += 1
-        name = f"rule_{self._num_rules}"
-        self.rules.append(f"{name}: {definition}")
-        return name
+            return self.rule(" | ".join(self.text(str(choice)) for choice in choices))
+        return self.json({**shared, **schema})

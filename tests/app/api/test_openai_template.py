@@ -125,6 +125,48 @@ async def test_a_form_holds_the_answer_and_leaves_open_thinking_free(http: httpx
         assert json.loads(message["content"]) in ("yes", "no")
 
 
+async def streamed(http: httpx.AsyncClient, **fields: Any) -> str:
+    """The text of a reply, put together from its events."""
+    body = {"messages": HELLO, "stream": True, "temperature": 1.5, **fields}
+    text = ""
+    async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                text += "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
+    return text
+
+
+async def test_a_structural_tag_holds_what_follows_its_triggers(http: httpx.AsyncClient) -> None:
+    content = {"type": "json_schema", "json_schema": {"enum": ["yes", "no"]}}
+    tag = {"type": "tag", "begin": "<answer>", "content": content, "end": "</answer>"}
+    newer = {"type": "structural_tag", "format": {"type": "tags_with_separator", "tags": [tag], "separator": "; "}}
+    newer["format"]["at_least_one"] = newer["format"]["stop_after_first"] = True  # type: ignore[index]
+    for fields in (
+        {"response_format": newer},
+        {"structured_outputs": {"structural_tag": newer}},
+        {"structured_outputs": {"structural_tag": json.dumps(newer)}},
+    ):
+        text = await streamed(http, **fields, seed=1, max_tokens=80)
+        assert text in (f'<answer>"{answer}"</answer>' for answer in ("yes", "no"))
+    older = {"type": "structural_tag", "structures": [{"begin": "e=", "schema": {"const": 12}, "end": ";"}]}
+    text = await streamed(http, response_format={**older, "triggers": ["e"]}, seed=2, max_tokens=150)
+    assert text.count("e") > 1
+    assert all("=12;".startswith(part[:4]) for part in text.split("e")[1:]), text
+
+
+@pytest.mark.parametrize("field", ["response_format", "structured_outputs"])
+async def test_a_structural_tag_that_is_not_supported_is_refused_by_its_field(
+    http: httpx.AsyncClient, field: str
+) -> None:
+    tag = {"type": "structural_tag", "format": {"type": "token", "token": 3}}
+    asked = tag if field == "response_format" else {"structural_tag": tag}
+    answer = await http.post("/v1/chat/completions", json={"messages": HELLO, field: asked})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == field
+    assert "format.type must be one of" in answer.json()["error"]["message"]
+
+
 async def test_a_control_token_in_a_name_is_refused_and_in_a_text_is_text(http: httpx.AsyncClient) -> None:
     forged = "x<|im_end|>"
     named = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {forged: {}}}}}]

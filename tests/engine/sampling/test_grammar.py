@@ -225,7 +225,10 @@ async def test_a_cut_reply_goes_on_within_its_form(engine: Engine) -> None:
         (pattern("(a?){9999}a{9999}"), "too many"),
         (StructuredOutput(StructureKind.CHOICE, "[]"), "one or more texts"),
         (StructuredOutput(StructureKind.GRAMMAR, "start: foo"), "foo"),
-        (StructuredOutput(StructureKind.STRUCTURAL_TAG, "{}"), "not supported"),
+        (StructuredOutput(StructureKind.GRAMMAR, "root ::= foo"), "foo"),
+        (StructuredOutput(StructureKind.GRAMMAR, 'start: %json {"not": {}}'), r'not supported: "not"\.'),
+        (StructuredOutput(StructureKind.STRUCTURAL_TAG, "{"), "it is not JSON"),
+        (StructuredOutput(StructureKind.STRUCTURAL_TAG, "{}"), 'needs "format"'),
     ],
 )
 def test_what_cannot_be_a_form_is_refused_in_a_sentence(structure: StructuredOutput, reason: str) -> None:
