@@ -154,14 +154,17 @@ class RequestProcessor:
         if is_strict and calls is not None and calls.starts_with:
             return None  # nothing marks where a call begins
         tools = [tool for tool in options.tools if not isinstance(chosen, NamedTool) or tool.name == chosen.name]
-        grammar = write_grammar(
-            self._reply_format,
-            tools,
-            self._special_tokens,
-            is_thinking=self._ends_in_thinking(prompt),
-            is_required=is_required,
-            is_parallel=options.parallel_tool_calls,
-        )
+        try:
+            grammar = write_grammar(
+                self._reply_format,
+                tools,
+                self._special_tokens,
+                is_thinking=self._ends_in_thinking(prompt),
+                is_required=is_required,
+                is_parallel=options.parallel_tool_calls,
+            )
+        except ValueError as error:
+            raise InvalidRequestError(f"tools hold parameters that no call can be held to: {error}.") from error
         return StructuredOutput(StructureKind.GRAMMAR, grammar)
 
     def _compile_call_grammar(self, grammar: StructuredOutput) -> None:
@@ -425,6 +428,8 @@ class RequestProcessor:
         if syntax is not None and syntax.max_thinking_tokens is not None and syntax.reply_format.thinking_end:
             # A form begins right after the tag; where there is none, the model's blank lines follow.
             end = syntax.reply_format.thinking_end
+            if syntax.reply_format.has_channels and not syntax.is_structure_of_answer:
+                end = "<|end|>"  # a call follows, not the answer
             closing = self._template.encode_plain(end.rstrip() if request.params.structured else end)
             tracker = self._thinking_tracker(partial_reply, syntax)
             bans.append(ThinkingBudget(tracker, syntax.max_thinking_tokens, closing, self._vocab_size))

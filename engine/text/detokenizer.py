@@ -41,6 +41,11 @@ class IncrementalDetokenizer:
         self._stable_end = 0  # tokens; the window up to here ends with a whole character
         self._previous_stable_end = 0  # tokens; the stable end before that
 
+    @property
+    def is_within_character(self) -> bool:
+        """Whether the tokens end within a character, as far as can be told."""
+        return self._text.endswith(REPLACEMENT) and len(self._window) - self._stable_end < self._MAX_CHARACTER_TOKENS
+
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the text that became certain with them; may be empty."""
         return "".join([self.add(token) for token in token_ids])
@@ -197,6 +202,11 @@ class Detokenizer:
             text = self._add(token)
             if parser is not None:
                 parser.push(text)
+
+    @property
+    def is_within_character(self) -> bool:
+        """Whether the reply's tokens end within a character."""
+        return self._detokenizer.is_within_character
 
     def push(self, token_ids: Sequence[int]) -> DetokenizedText:
         """Adds tokens. After a stop string everything is ignored."""

@@ -57,7 +57,22 @@ class LarkWriter:
 
     def rule(self, definition: str) -> str:
         """Gives a definition a name, and returns it."""
+        name = self.reserve()
+        self.define(name, definition)
+        return name
+
+    def reserve(self) -> str:
+        """Returns the name of a rule that is defined later, with :meth:`define`: rules may refer to themselves."""
         self._num_rules += 1
-        name = f"rule_{self._num_rules}"
+        return f"rule_{self._num_rules}"
+
+    def define(self, name: str, definition: str) -> None:
+        """Defines a rule."""
+        self.rules.append(f"{name}: {definition}")
+
+    def terminal(self, definition: str) -> str:
+        """The same for a regular expression, which may be made of others with ``&``, ``|`` and ``~``."""
+        self._num_rules += 1
+        name = f"TERMINAL_{self._num_rules}"
         self.rules.append(f"{name}: {definition}")
         return name

@@ -8,16 +8,16 @@ from typing import Any
 
 from engine.chat_options import Tool
 from engine.text.lark import ANY_TEXT, LarkWriter
+from engine.text.reply_formats.channel_grammar import write_channel_grammar
 from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
+from engine.text.reply_formats.value_grammar import PYTHON, ValueWriter, braces
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def is_constrainable(reply_format: ReplyFormat) -> bool:
     """Whether a grammar for the format's tool calls can be written."""
-    calls = reply_format.calls
-    written = (Notation.JSON_OBJECT, Notation.NAMED_JSON, Notation.PARAMETERS)
-    return calls is not None and calls.notation in written
+    return reply_format.calls is not None or reply_format.has_channels
 
 
 def write_grammar(
@@ -38,7 +38,12 @@ def write_grammar(
         is_thinking: the prompt ends with thinking that is open.
         is_required: the reply is nothing but calls, after thinking. Otherwise it is any text, with calls in it or not.
         is_parallel: there may be several calls.
+
+    Raises:
+        ValueError: a tool's parameters cannot be written in the format; says why.
     """
+    if reply_format.has_channels:
+        return write_channel_grammar(tools, special_tokens, is_required=is_required)
     assert reply_format.calls is not None
     writer = _Writer(reply_format.calls, {name: token for token, name in special_tokens.items()})
     thinking = writer.thinking(reply_format, is_thinking=is_thinking)
@@ -69,6 +74,8 @@ class _Writer(LarkWriter):
         opening, between, closing = self.text(syntax.section.open), syntax.space, self.text(syntax.section.close)
         if self._is_list:
             opening, between, closing = f"{self.text(syntax.tags.open)} {self.text('[')}", ", ", self.text("]")
+        elif syntax.notation is Notation.PYTHONIC:
+            opening, between, closing = self.text("["), ", ", self.text("]")
         elif syntax.starts_with:
             between = "; "
         more = f"({self.text(between)} {call})*" if is_parallel else ""
@@ -113,6 +120,13 @@ class _Writer(LarkWriter):
             space = "" if self._is_list or syntax.starts_with else self.text(syntax.space)
             return self.rule(f"{space} {before} {self.json(schema)} {self.text('}')} {space} {closing}")
         name = f"{self.text(syntax.name.open)} {self.text(tool.name)}"
+        if syntax.notation is Notation.BRACES:
+            return self.rule(f"{name} {ValueWriter(self, braces(syntax.string), schema).arguments()} {closing}")
+        if syntax.notation is Notation.PYTHONIC:
+            if not all(part.isidentifier() for part in tool.name.split(".")):
+                raise ValueError(f"{tool.name!r} is no name in Python, in which this model writes calls")
+            arguments = ValueWriter(self, PYTHON, schema).keyword_arguments()
+            return self.rule(f"{name} {self.text('(')} {arguments} {self.text(')')}")
         space = self.text(syntax.space)
         if syntax.notation is Notation.NAMED_JSON:
             after = f"{space} {self.text(syntax.arguments_close)} " if syntax.arguments_close else ""

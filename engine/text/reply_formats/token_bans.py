@@ -36,6 +36,11 @@ class ThinkingTracker:
     def is_thinking(self) -> bool:
         return self._parser.is_thinking
 
+    @property
+    def is_within_character(self) -> bool:
+        """Whether the tokens end within a character, which nothing but its other bytes can follow as text."""
+        return self._detokenizer.is_within_character
+
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         """Reads the tokens that were added. ``token_ids``: prompt and reply; may only grow between calls."""
         for index in range(max(self._num_seen, num_prompt_tokens), len(token_ids)):
@@ -66,6 +71,8 @@ class ThinkingBudget:
         self._tracker.follow(token_ids, num_prompt_tokens)
         if self._closes_at is None:
             if not self._tracker.is_thinking or self._tracker.num_thinking < self._max_tokens:
+                return _NONE
+            if self._tracker.is_within_character:  # a grammar allows nothing but the character's end
                 return _NONE
             self._closes_at = len(token_ids)
         index = len(token_ids) - self._closes_at
