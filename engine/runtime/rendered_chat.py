@@ -28,6 +28,12 @@ class ReplySyntax:
     stop_in_reasoning: bool
     max_thinking_tokens: int | None = None
     is_structure_of_answer: bool = True  #: ``params.structured`` describes the answer alone, not the thinking before it
+    may_think: bool = False  #: the model may open the thinking itself
+
+    @property
+    def thinking_format(self) -> ReplyFormat | None:
+        """The format in which a reply may think before its structure, if the model opens the thinking itself."""
+        return self.reply_format if self.is_structure_of_answer and self.may_think else None
 
     def make_parser(self) -> ReplyParser:
         """Makes the parser of one reply."""

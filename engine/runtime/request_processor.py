@@ -117,8 +117,10 @@ class RequestProcessor:
                 )
             self._compile_call_grammar(grammar)
             resolved = replace(resolved, structured=grammar)
-        with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
         syntax = self._syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
+        if resolved.structured is not None and syntax is not None and syntax.thinking_format is not None:
+            self._grammars.compile(resolved.structured, syntax.thinking_format)  # here rather than where it is started
+        with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
         return RenderedChat(
             messages=tuple(message.copy() for message in messages),
             caller=caller,
@@ -188,8 +190,24 @@ class RequestProcessor:
             return None
         is_thinking = self._ends_in_thinking(prompt)
         return ReplySyntax(
-            known, is_thinking, offered, options.stop_in_reasoning, limit, is_structure_of_answer=is_structure_of_answer
+            known,
+            is_thinking,
+            offered,
+            options.stop_in_reasoning,
+            limit,
+            is_structure_of_answer=is_structure_of_answer,
+            may_think=not is_thinking and self._may_open_thinking(prompt, options),
         )
+
+    def _may_open_thinking(self, prompt: Sequence[int], options: ChatOptions) -> bool:
+        """Whether the model may open thinking itself: neither the request nor the prompt rules it out."""
+        if self._reply_format.has_channels:
+            return True  # the answer has a header in any case
+        tags = self._reply_format.reasoning
+        if tags is None or options.thinking is False or options.reasoning_effort == "none":
+            return False
+        is_closed = self._template.decode(prompt[-MAX_OPENING_TOKENS:]).rstrip().endswith(tags.close.strip())
+        return not is_closed and options.max_thinking_tokens != 0
 
     def _render(
         self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None, options: ChatOptions
@@ -368,6 +386,8 @@ class RequestProcessor:
         tracker = self._thinking_tracker(partial_reply, syntax)
         if tracker.is_thinking:
             return AnswerGrammar(tracker, lambda: grammar.start(request.id), request.stop_token_ids)
+        if syntax.thinking_format is not None and not partial_reply:
+            return self._grammars.compile(structure, syntax.thinking_format).start(request.id)
         return grammar.start(request.id, self._answer_tokens(partial_reply, syntax))
 
     def _answer_tokens(self, partial_reply: Sequence[int], syntax: ReplySyntax) -> Sequence[int]:

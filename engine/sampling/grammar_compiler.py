@@ -20,6 +20,8 @@ from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
 from engine.sampling.structural_tags import write_structural_tag
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
+from engine.text.reply_formats.grammar import write_thinking_before
+from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.schema_bounds import narrow_bounds
 
 if TYPE_CHECKING:
@@ -61,11 +63,14 @@ class GrammarCompiler:
         self._special_tokens = special_tokens or {}
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[StructuredOutput, Grammar | str] = OrderedDict()
+        self._compiled: OrderedDict[tuple[StructuredOutput, ReplyFormat | None], Grammar | str] = OrderedDict()
         self._lock = Lock()
 
-    def compile(self, structure: StructuredOutput) -> Grammar:
+    def compile(self, structure: StructuredOutput, thinking: ReplyFormat | None = None) -> Grammar:
         """Returns the grammar of a structure, compiled or from the cache.
+
+        Args:
+            thinking: the format in which the reply may think before the structure; it opens the thinking itself.
 
         Raises:
             InvalidRequestError: it is malformed, impossible or too large; names the place and the reason.
@@ -77,25 +82,29 @@ class GrammarCompiler:
             )
         if _SURROGATE.search(structure.definition) or _SURROGATE.search(structure.whitespace_pattern or ""):
             raise _refusal(structure.kind, "it holds half of a surrogate pair, which is no text")
+        key = (structure, thinking)
         with self._lock:
-            found = self._compiled.get(structure)
+            found = self._compiled.get(key)
             if found is None:
                 try:
-                    found = self._compile(structure)
+                    found = self._compile(structure, thinking)
                 except InvalidRequestError as error:
                     found = str(error)
-                self._compiled[structure] = found
+                self._compiled[key] = found
                 if len(self._compiled) > MAX_CACHED:
                     self._compiled.popitem(last=False)
-            self._compiled.move_to_end(structure)
+            self._compiled.move_to_end(key)
         if isinstance(found, str):
             raise InvalidRequestError(found)
         return found
 
-    def _compile(self, structure: StructuredOutput) -> Grammar:
+    def _compile(self, structure: StructuredOutput, thinking: ReplyFormat | None) -> Grammar:
         from llguidance import LLMatcher
 
         text = _to_grammar(structure, self._special_tokens)
+        if thinking is not None:
+            before = write_thinking_before("answer", thinking, self._special_tokens)
+            text = _put_before(before, text, "answer")
         if self._tokenizer is None:
             self._tokenizer = self._make_tokenizer()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
@@ -156,6 +165,12 @@ def _to_grammar(structure: StructuredOutput, special_tokens: Mapping[str, int]) 
         raise
     except ValueError as error:
         raise _refusal(kind, str(error)) from error
+
+
+def _put_before(start: str, grammar: str, name: str) -> str:
+    """Returns a grammar that begins with ``start``, where another one in llguidance's notation has this name."""
+    parts = json.loads(grammar)["grammars"] if grammar.lstrip().startswith("{") else [{"lark_grammar": grammar}]
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**parts[0], "name": name}, *parts[1:]]})
 
 
 def _json_grammar(schema: dict[str, Any], structure: StructuredOutput) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.chat_options import Tool
 from engine.text.lark import ANY_TEXT, LarkWriter
-from engine.text.reply_formats.channel_grammar import write_channel_grammar
+from engine.text.reply_formats.channel_grammar import write_channel_grammar, write_messages
 from engine.text.reply_formats.reply_format import CallSyntax, Notation, ReplyFormat
 from engine.text.reply_formats.value_grammar import PYTHON, ValueWriter, braces
 
@@ -46,7 +46,7 @@ def write_grammar(
         return write_channel_grammar(tools, special_tokens, is_required=is_required)
     assert reply_format.calls is not None
     writer = _Writer(reply_format.calls, {name: token for token, name in special_tokens.items()})
-    thinking = writer.thinking(reply_format, is_thinking=is_thinking)
+    thinking = _thinking(writer, reply_format, is_thinking=is_thinking)
     call = writer.call(tools)
     start = (
         writer.required(call, is_parallel=is_parallel) if is_required else writer.free(call, is_parallel=is_parallel)
@@ -54,19 +54,36 @@ def write_grammar(
     return "\n".join([f"start: {thinking}{start}", *writer.rules])
 
 
+def write_thinking_before(answer: str, reply_format: ReplyFormat, special_tokens: Mapping[str, int]) -> str:
+    """Returns the grammar of a reply that may think before its answer, and opens the thinking itself.
+
+    Args:
+        answer: name of the answer's grammar.
+        reply_format: one that knows thinking.
+        special_tokens: ids of special tokens by their names.
+    """
+    writer = LarkWriter(special_tokens)
+    if reply_format.has_channels:
+        thinking = f"{write_messages(writer, ('analysis',))}? {writer.text('<|channel|>final<|message|>')}"
+    else:
+        thinking = _thinking(writer, reply_format, is_thinking=False)
+    return "\n".join([f"start: {thinking} @{answer}", *writer.rules])
+
+
+def _thinking(writer: LarkWriter, reply_format: ReplyFormat, *, is_thinking: bool) -> str:
+    """Writes the thinking before the answer."""
+    tags = reply_format.reasoning
+    if tags is None:
+        return ""
+    thoughts = f"{writer.until(tags.close)} /[ \\n]{{0,4}}/ "
+    return thoughts if is_thinking else f"({writer.text(tags.open)} {thoughts})? "
+
+
 class _Writer(LarkWriter):
     def __init__(self, syntax: CallSyntax, special_tokens: Mapping[str, int]) -> None:
         super().__init__(special_tokens)
         self._syntax = syntax
         self._body = ""  # the rule of what follows a call's opening tag
-
-    def thinking(self, reply_format: ReplyFormat, *, is_thinking: bool) -> str:
-        """Writes the thinking before the answer."""
-        tags = reply_format.reasoning
-        if tags is None:
-            return ""
-        thoughts = f"{self.until(tags.close)} /[ \\n]{{0,4}}/ "
-        return thoughts if is_thinking else f"({self.text(tags.open)} {thoughts})? "
 
     def required(self, call: str, *, is_parallel: bool) -> str:
         """Writes a reply of one call, or of several."""

@@ -127,7 +127,7 @@ async def test_a_form_holds_the_answer_and_leaves_open_thinking_free(http: httpx
 
 async def streamed(http: httpx.AsyncClient, **fields: Any) -> str:
     """The text of a reply, put together from its events."""
-    body = {"messages": HELLO, "stream": True, "temperature": 1.5, **fields}
+    body = {"messages": HELLO, "stream": True, "temperature": 1.5, "reasoning_effort": "none", **fields}
     text = ""
     async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         assert answer.status_code == 200, await answer.aread()
