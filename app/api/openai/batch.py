@@ -9,6 +9,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from app.api.errors import describe_invalid
+from app.api.openai.best_of import best_replies, check_best_of
 from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
 from app.api.openai.replies import CompletionResponse, Extras
@@ -81,13 +82,15 @@ async def reply_to(engine: ChatEngine, request: BaseCompletionRequest) -> dict[s
         params = request.sampling_params()
     except ValueError as error:
         raise invalid_value(error, request.spelling) from error
+    check_best_of(request, params, engine.default_sampling_params)
     caller = Caller("", request.cache_salt) if request.cache_salt else None
     options: dict[str, Any] = {"deadline": request.deadline, "priority": request.priority, "caller": caller}
     if isinstance(request, ChatCompletionRequest):
         deltas = engine.chat(request.for_engine(), params, options=request.chat_options(), **options)
+        deltas = best_replies(request, params, deltas)
     else:
         assert isinstance(request, CompletionRequest)
-        deltas = await continue_prompts(engine, request, params, options)
+        deltas = best_replies(request, params, await continue_prompts(engine, request, params, options))
         if request.scores_only:
             deltas = drop_replies(deltas)
     info = engine.info

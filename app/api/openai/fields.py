@@ -80,7 +80,6 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "verbosity": _only("medium"),
     "moderation": _only(),
     # Fields of the other endpoint: a request class that has the field takes precedence.
-    "best_of": _only(1),
     "suffix": _only(""),
     "echo": _only(False),
     "top_logprobs": _only(0),

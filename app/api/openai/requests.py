@@ -14,7 +14,8 @@ from app.api.openai.structured import ResponseFormat, StructuredOutputs, structu
 from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, PARAMETERS, Kind, SamplingParams
 
 MAX_CHOICES = 128
-"""Maximum replies to one request, which are its prompts times ``n``; more are refused."""
+"""Maximum replies to one request, which are its prompts times ``n`` or ``best_of``; more are refused."""
+MAX_BEST_OF = int(PARAMETERS["n"].high)
 
 
 def _as_whole(value: object) -> object:
@@ -104,6 +105,12 @@ class BaseCompletionRequest(_WithParameters):
         None,
         description="vLLM's field: one of json, json_object, regex, choice, grammar (Lark or GBNF) and structural_tag.",
     )
+    best_of: Whole | None = Field(
+        None,
+        ge=1,
+        le=MAX_BEST_OF,
+        description="Generate this many replies and return the n with the highest mean log-probability per token.",
+    )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
         None, description="Suffix of the response's id; default: the engine's request id."
@@ -119,6 +126,20 @@ class BaseCompletionRequest(_WithParameters):
         if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
             raise ValueError("stream_options needs a stream: set stream to true, or leave stream_options out")
         return self
+
+    @model_validator(mode="after")
+    def _best_of_exceeds_n(self) -> BaseCompletionRequest:
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            sentence = f"{{param}} must be at least n (got best_of={self.best_of} and n={self.n})."
+            raise unsupported("best_of", sentence)
+        if self.chooses_best and self.stream:
+            raise unsupported("best_of", "{param} above n cannot be streamed: set stream to false, or leave it out.")
+        return self
+
+    @property
+    def chooses_best(self) -> bool:
+        """Whether more replies are generated than the response holds."""
+        return (self.best_of or 1) > (self.n or 1)
 
     @property
     def include_usage(self) -> bool:
@@ -143,6 +164,8 @@ class BaseCompletionRequest(_WithParameters):
             "prompt_logprobs": self.requested_prompt_logprobs(),
             "structured": structured_output(self.response_format, self.structured_outputs),
         }
+        if self.chooses_best:
+            given |= {"n": self.best_of, "logprobs": given["logprobs"] or 0}
         return SamplingParams(**given)
 
     def reply_limit(self) -> int | None:
@@ -232,7 +255,8 @@ class CompletionRequest(BaseCompletionRequest):
         choices = len(self.prompt) * params.n
         if choices > MAX_CHOICES:
             raise ValueError(
-                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with n={params.n}; the maximum is "
+                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with "
+                f"{'best_of' if self.chooses_best else 'n'}={params.n}; the maximum is "
                 f"{MAX_CHOICES} per request. Send several requests"
             )
         return params

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep
 from app.api.openai import tokens
+from app.api.openai.best_of import best_replies, check_best_of
 from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
 from app.api.openai.replies import CompletionKind, CompletionResponse, Extras, error_event
@@ -78,10 +79,10 @@ async def chat_completions(
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
-    params = _sampling(body)
+    params = _sampling(body, engine)
     deltas = engine.chat(body.for_engine(), params, options=body.chat_options(), **_options(body, identity, services))
     try:
-        deltas = services.admission.meter(identity.user_id, deltas, params.n)
+        deltas = best_replies(body, params, services.admission.meter(identity.user_id, deltas, params.n))
         return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
         raise to_openai_error(error, "messages", body.names) from error
@@ -95,10 +96,11 @@ async def completions(
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
-    params = _sampling(body)
+    params = _sampling(body, engine)
     try:
         deltas = await continue_prompts(engine, body, params, _options(body, identity, services))
         deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.n)
+        deltas = best_replies(body, params, deltas)
         if body.scores_only:
             deltas = drop_replies(deltas)
         return await _respond("text", body, deltas, request, engine, closing, headers)
@@ -124,11 +126,13 @@ def _options(body: BaseCompletionRequest, identity: Identity, services: Services
     return {"deadline": body.deadline, "priority": body.priority, "caller": caller}
 
 
-def _sampling(body: BaseCompletionRequest) -> SamplingParams:
+def _sampling(body: BaseCompletionRequest, engine: ChatEngine) -> SamplingParams:
     try:
-        return body.sampling_params()
+        params = body.sampling_params()
     except ValueError as error:
         raise invalid_value(error, body.names) from error
+    check_best_of(body, params, engine.default_sampling_params)
+    return params
 
 
 async def _respond(

@@ -265,6 +265,28 @@ async def test_several_choices(door: Door, stream: bool) -> None:
     assert usage.completion_tokens == 36
 
 
+async def test_the_best_of_several_replies_are_returned_best_first(door: Door) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL, "prompt": ["hello", "The quick"], "max_tokens": 8, "seed": 5, "temperature": 1.5,
+        "extra_body": {"return_token_ids": True},
+    }  # fmt: skip
+    every = await door.client.completions.create(**asked, n=5, logprobs=1)
+    best = await door.client.completions.create(**asked, n=2, best_of=5, echo=True)
+    means = [sum(found.token_logprobs or ()) / 8 for found in (one.logprobs for one in every.choices) if found]
+    expected = [sorted(range(start, start + 5), key=means.__getitem__, reverse=True)[:2] for start in (0, 5)]
+    tokens = [(one.model_extra or {})["token_ids"] for one in every.choices]
+    assert [(one.model_extra or {})["token_ids"] for one in best.choices] == [
+        tokens[index] for group in expected for index in group
+    ]
+    assert [one.index for one in best.choices] == [0, 1, 2, 3]
+    assert [one.text.startswith(("hello", "The quick")) for one in best.choices] == [True] * 4
+    assert [one.logprobs for one in best.choices] == [None] * 4
+    assert every.usage is not None
+    assert best.usage is not None
+    assert best.usage.completion_tokens == every.usage.completion_tokens
+    assert best.usage.prompt_tokens == every.usage.prompt_tokens
+
+
 async def test_several_choices_of_a_text_each_with_its_prompt(door: Door) -> None:
     answer = await door.client.completions.create(
         model=MODEL, prompt="hello", n=2, echo=True, logprobs=1, max_tokens=3, temperature=1.5, seed=2
