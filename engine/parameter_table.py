@@ -346,6 +346,21 @@ _PARAMETERS: Final = (
         in_chat=True,
     ),
     Parameter(
+        name="stop_regex",
+        kind=Kind.STRINGS,
+        group=Group.END,
+        label="Stop expressions",
+        help="The reply stops before a match of any of these regular expressions.",
+        description="one regular expression or several, in Python's syntax; the reply ends before the match that is "
+        "complete first. Backreferences, look-around and `$` without `(?m)` are refused, and so is what matches the "
+        "empty text or reads more than 1,024 characters with its repetition written out",
+        max_items=4,
+        max_chars=256,
+        default=(),
+        neutral=(),
+        engines=_DESKMATE | {"sglang"},
+    ),
+    Parameter(
         name="stop_token_ids",
         kind=Kind.TOKEN_IDS,
         group=Group.END,

@@ -50,6 +50,7 @@ class SamplingParams:
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: str | tuple[str, ...] | list[str] = ()
+    stop_regex: str | tuple[str, ...] | list[str] = ()
     stop_token_ids: tuple[int, ...] | list[int] = ()
     ignore_eos: bool = False
     seed: int | None = None

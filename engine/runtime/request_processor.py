@@ -39,6 +39,7 @@ from engine.text.reply_formats.detection import (
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
+from engine.text.stop_regex import compile_stop
 from engine.text.template_inputs import has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
@@ -296,6 +297,10 @@ class RequestProcessor:
             self._word_lists.get(resolved.forbidden_words)  # builds the list here rather than in the worker's thread
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
+        try:
+            compile_stop((), tuple(resolved.stop_regex))
+        except ValueError as error:
+            raise InvalidRequestError(f"stop_regex {error}") from error
         if resolved.structured is not None:
             self._grammars.compile(resolved.structured)  # refuses it here, before anything is scheduled
         if not prompt:
@@ -415,7 +420,9 @@ class RequestProcessor:
         words = self._word_lists.get(params.forbidden_words)
         guard = WordGuard(words.matcher) if words else None
         if syntax is None:
-            return Detokenizer(self._tokenizer, params.stop, params.min_tokens, guard, partial_reply)
+            return Detokenizer(
+                self._tokenizer, params.stop, params.min_tokens, guard, partial_reply, stop_regex=params.stop_regex
+            )
         return Detokenizer(
             self._tokenizer,
             params.stop,
@@ -425,6 +432,7 @@ class RequestProcessor:
             parser=syntax.make_parser(),
             special_tokens=self._special_tokens,
             stop_in_reasoning=syntax.stop_in_reasoning,
+            stop_regex=params.stop_regex,
         )
 
     def _bans(self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None) -> list[TokenBan]:

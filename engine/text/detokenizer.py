@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.outputs import ToolCallDelta
 from engine.text.reply_formats.parser import ReplyParser, ReplyParts
+from engine.text.stop_regex import RegexStopChecker
 from engine.text.word_matching import WordGuard
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ class StopChecker:
         self._held = ""  # the longest suffix of the text that starts a stop string
         self.matched: str | None = None  #: the stop string that ended the text
 
+    def skip(self, text: str) -> None:
+        """Reads text that is not searched, but comes before the text that is."""
+
     def push(self, text: str) -> str:
         """Adds text and returns what became certain with it. Empty once a stop string has matched."""
         if self.matched is not None:
@@ -155,7 +159,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class DetokenizedText(NamedTuple):
-    """What became certain of a reply, and the stop string that ended it, if one did."""
+    """What became certain of a reply, and the stop string or expression that ended it, if one did."""
 
     text: str = ""  #: of the answer
     stop: str | None = None
@@ -177,6 +181,10 @@ class Detokenizer:
         parser: splits the reply into thinking, tool calls and answer; without one, all of it is the answer.
         special_tokens: names of the special tokens that the parser reads, by id; other special tokens add no text.
         stop_in_reasoning: stop strings and the guard act on all of the reply, not on the answer alone.
+        stop_regex: regular expressions; the reply also ends before the first match of one.
+
+    Raises:
+        ValueError: an expression cannot be used, see :func:`engine.text.automaton.compile_expressions`.
     """
 
     def __init__(
@@ -190,18 +198,19 @@ class Detokenizer:
         parser: ReplyParser | None = None,
         special_tokens: Mapping[int, str] | None = None,
         stop_in_reasoning: bool = False,
+        stop_regex: Sequence[str] = (),
     ) -> None:
         self._guard = guard
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._parser = parser
         self._special_tokens = special_tokens or {}
         self._checks_all = stop_in_reasoning or parser is None
-        self._checker = StopChecker(stop)
+        self._checker = RegexStopChecker(stop, stop_regex) if stop_regex else StopChecker(stop)
         self._min_tokens_left = min_tokens
         for token in partial_reply:
             text = self._add(token)
-            if parser is not None:
-                parser.push(text)
+            parts = ReplyParts(text) if parser is None else parser.push(text)
+            self._checker.skip(text if self._checks_all else parts.text)
 
     @property
     def is_within_character(self) -> bool:
@@ -220,6 +229,7 @@ class Detokenizer:
             calls += parts.tool_calls
             if self._min_tokens_left > 0:
                 self._min_tokens_left -= 1
+                self._checker.skip(parts.text)
                 certain += parts.text
             else:
                 certain += self._checker.push(parts.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,31 @@ async def test_a_reply_ends_before_its_stop_string_and_never_shows_it(engine: En
     timings = deltas[-1].timings
     assert timings is not None
     assert timings.completion_tokens == len(tokens(deltas)) < 40
+
+
+@pytest.mark.parametrize("speculation", ["off", "prompt-lookup"])
+async def test_a_reply_ends_before_a_match_of_its_stop_expression(model: Path, speculation: str) -> None:
+    settings = EngineSettings.model_validate(
+        {"model": str(model), "dtype": "float32", "max_model_len": 128, "speculation": speculation}
+    )
+    async with Engine(settings) as engine:
+        params = replace(GREEDY, n=3, logprobs=1, temperature=0.9, seed=5)
+        whole = [
+            text([delta for delta in await read(engine.complete(PROMPT, params)) if delta.index == index])
+            for index in range(3)
+        ]
+        expression = f"(?s){re.escape(whole[0][12])}.{{2}}|{re.escape(whole[1][20])}+{re.escape(whole[1][21])}"
+        deltas = await read(engine.complete(PROMPT, replace(params, stop_regex=expression)))
+        for index in range(3):
+            own = [delta for delta in deltas if delta.index == index]
+            ends = range(len(whole[index]) + 1)
+            found = [match for end in ends if (match := re.compile(expression).search(whole[index], 0, end))]
+            expected = whole[index][: found[0].start()] if found else whole[index]
+            assert text(own) == expected
+            assert all(expected.startswith(text(own[:end])) for end in range(len(own)))
+            assert sum(len(delta.logprobs) for delta in own) == len(tokens(own))
+            if found:
+                assert (own[-1].finish_reason, own[-1].stop_reason) == (FinishReason.STOP, expression)
 
 
 async def test_held_back_text_comes_when_the_length_ends_the_reply(engine: Engine) -> None:
@@ -224,6 +250,7 @@ async def test_a_conversation_that_is_too_long_is_refused_before_and_at_the_send
         ([-1], {}, "token id -1"),
         (PROMPT, {"logit_bias": {9999: 1.0}}, "logit_bias.*got 9999"),
         (PROMPT, {"stop_token_ids": [416]}, "stop_token_ids.*got 416"),
+        (PROMPT, {"stop_regex": "a("}, r"stop_regex 'a\(' is no regular expression.*at character 2"),
         (PROMPT, {"min_tokens": 124}, "min_tokens=124.*123 tokens"),
     ],
 )
