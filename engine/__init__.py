@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from engine.beam_search_params import MAX_BEAM_WIDTH, BeamSearchParams
 from engine.chat_options import ChatOptions, NamedTool, Tool, ToolCall, ToolChoice, ToolChoiceMode
 from engine.errors import (
     ContextLengthError,
@@ -73,12 +74,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKGROUND_PRIORITY",
     "LLM",
+    "MAX_BEAM_WIDTH",
     "MAX_PRIORITY",
     "PARAMETERS",
     "PROJECT_ROOT",
     "SERVER_WEIGHT_FORMATS",
     "WEIGHT_FORMATS",
     "BackgroundStart",
+    "BeamSearchParams",
     "Caller",
     "ChatEngine",
     "ChatMessage",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, cast
 
 from pydantic import ValidationError
 from tqdm import tqdm
 
+from engine.beam_search_params import BeamSearchParams
 from engine.chat_options import ChatOptions
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError
 from engine.interface import ChatMessage
 from engine.outputs import Completion, ModelInfo
+from engine.parameter_table import PARAMETERS
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
@@ -134,6 +137,25 @@ class LLM:
         """
         self._check_open()
         return self._engine.generate_chats(_listed(conversations), params, options, show_progress=self.show_progress)
+
+    def beam_search(
+        self, prompts: Prompt | Iterable[Prompt], search: BeamSearchParams, params: SamplingParams | None = None
+    ) -> list[list[Completion]]:
+        """Returns the likeliest continuations of each text, best first, with their scores.
+
+        Args:
+            prompts: as for :meth:`generate`.
+            search: number of beams, length penalty, and when to stop.
+            params: ``max_tokens`` and what else :meth:`SamplingParams.check_beam_search` allows. The best ``n`` are
+                returned; without ``params`` one for each beam, 16 at most.
+
+        Raises: as :meth:`generate`.
+        """
+        if params is None:
+            params = SamplingParams(n=min(search.width, int(PARAMETERS["n"].high)))
+        params = replace(params, beam_search=search)
+        found = self.generate(prompts, params)
+        return [found[start : start + params.n] for start in range(0, len(found), params.n)]
 
     def _check_open(self) -> None:
         _refuse_in_event_loop()

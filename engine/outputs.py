@@ -141,6 +141,7 @@ class Delta:
     token_count: int | None = None  #: tokens in this delta, where a remote server does not report their ids
     reasoning: str = ""  #: what the model thinks before it answers; not part of ``text``
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    beam_score: float | None = None  #: of a reply found by beam search, on its last delta
     sampled_at: float | None = None  #: ``time.monotonic`` when its first token was sampled; None from a remote server
 
     @property
@@ -217,6 +218,7 @@ class Completion:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``prompt_token_ids`` when requested
     reasoning: str = ""  #: what the model thought before it answered; not part of ``text``
     tool_calls: tuple[ToolCall, ...] = ()
+    beam_score: float | None = None  #: of a reply found by beam search, see :class:`engine.BeamSearchParams`
 
 
 @dataclass(frozen=True, slots=True)

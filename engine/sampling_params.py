@@ -10,6 +10,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from engine.beam_search_params import BeamSearchParams
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.parameter_table import MAX_WHOLE, PARAMETERS, Kind, Parameter
 from engine.structured_output import StructuredOutput
@@ -33,6 +34,9 @@ class SamplingParams:
     ``help(SamplingParams)`` and ``docs/sampling.md`` show it.
 
     ``structured`` holds the reply to a form: a JSON schema, a regular expression, choices, or a grammar.
+
+    ``beam_search`` searches for the ``n`` likeliest replies instead of sampling. They come whole, best first. What
+    alters probabilities, or ends a reply by its text, cannot be combined with it, see :meth:`check_beam_search`.
 
     Raises:
         InvalidRequestError: a ``ValueError`` that names the field, the value and the allowed range.
@@ -61,16 +65,21 @@ class SamplingParams:
     bad_words: tuple[str, ...] | list[str] = ()
     forbidden_words: tuple[str, ...] | list[str] = ()
     structured: StructuredOutput | None = None
+    beam_search: BeamSearchParams | None = None
 
     def __post_init__(self) -> None:
         if self.structured is not None and not isinstance(self.structured, StructuredOutput):
             raise _wrong("structured", self.structured, "a StructuredOutput")
+        if self.beam_search is not None and not isinstance(self.beam_search, BeamSearchParams):
+            raise _wrong("beam_search", self.beam_search, "BeamSearchParams")
         for name, parameter in PARAMETERS.items():
             object.__setattr__(self, name, _check(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
             )
+        if self.beam_search is not None and self.n > self.beam_search.width:
+            raise InvalidRequestError(f"n must be at most beam_width (got {self.n} and {self.beam_search.width})")
 
     @classmethod
     def neutral(cls, **changed: Any) -> SamplingParams:
@@ -111,6 +120,29 @@ class SamplingParams:
         }
         return replace(self, **missing)
 
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences that are computed for a prompt: the beams of a search, or the replies."""
+        return self.n if self.beam_search is None else self.beam_search.width
+
+    def check_beam_search(self) -> None:
+        """Refuses parameters that beam search does not combine with.
+
+        A temperature of 0 or 1 is accepted, since clients send one by habit, and a seed, since nothing is random.
+
+        Raises:
+            InvalidRequestError: naming the first of them.
+        """
+        for name in PARAMETERS:
+            value = getattr(self, name)
+            if name in _WITH_BEAMS or value is None or value in (PARAMETERS[name].default, PARAMETERS[name].neutral):
+                continue
+            if name == "temperature" and value == 0:
+                continue
+            raise InvalidRequestError(f"{name} cannot be combined with beam search. Leave it out (got {shown(value)})")
+        if self.structured is not None:
+            raise InvalidRequestError("structured output cannot be combined with beam search. Leave one of them out")
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuses token ids that the model does not have.
 
@@ -131,6 +163,10 @@ class SamplingParams:
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None and count > limit:
                 raise _wrong(name, count, f"between 0 and {limit}, the ENGINE_MAX_LOGPROBS of this server")
+
+
+_WITH_BEAMS = frozenset({"max_tokens", "stop_token_ids", "ignore_eos", "seed", "n", "logprobs", "prompt_logprobs"})
+"""Parameters that beam search combines with."""
 
 
 def _fields_text() -> str:

@@ -12,7 +12,8 @@ from engine.errors import EngineError, LogitsError
 from engine.execution.fault_isolation import as_request_error, find_failing_rows
 from engine.execution.submission import Submission
 from engine.outputs import TokenLogprobs
-from engine.sampling.logprobs import named_scores, score
+from engine.sampling.beam_search import Candidates
+from engine.sampling.logprobs import Scores, named_scores, score
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.scheduling.request import Request
 from engine.scheduling.step_plan import StepPlan
@@ -24,6 +25,7 @@ class SampledRows(NamedTuple):
 
     tokens: Mapping[str, int]  #: by request id; none for the requests of failed streams
     logprobs: Mapping[str, TokenLogprobs]  #: of the sampled token, by id of the requests that asked for them
+    candidates: Mapping[str, Candidates]  #: of beams, by request id
     failures: Mapping[str, EngineError]  #: by stream id; the siblings of a failed reply fail with it
 
 
@@ -61,7 +63,8 @@ class StepSampler:
         ids: list[str] = []
         origin: list[int] = []  # forks are sampled from the logits of the prompt they share
         for row, chunk in enumerate(plan.sampling):
-            for one in (chunk.request, *chunk.request.forks):
+            forks = () if chunk.request.is_beam else chunk.request.forks
+            for one in (chunk.request, *forks):
                 ids.append(one.id)
                 origin.append(row)
         if len(ids) > len(plan.sampling):
@@ -70,8 +73,10 @@ class StepSampler:
         while ids:
             sampling_rows = [self._submissions[id_].sampling for id_ in ids]
             try:
-                tokens, logprobs = self._sample_rows(logits, ids, sampling_rows)
-                return SampledRows(dict(zip(ids, tokens, strict=True)), logprobs, failures)
+                tokens, scores = self._sample_rows(logits, ids, sampling_rows)
+                candidates = {id_: scores.pop(id_).top for id_ in ids if self._submissions[id_].request.is_beam}
+                logprobs = {id_: named_scores(self._vocabulary, score) for id_, score in scores.items()}
+                return SampledRows(dict(zip(ids, tokens, strict=True)), logprobs, candidates, failures)
             except LogitsError as error:
                 failures |= dict.fromkeys(map(self.stream_id, error.request_ids), error)
             except Exception as error:
@@ -83,7 +88,7 @@ class StepSampler:
             kept = [index for index, id_ in enumerate(ids) if self.stream_id(id_) not in failures]
             ids = [ids[index] for index in kept]
             logits = logits[kept]
-        return SampledRows({}, {}, failures)
+        return SampledRows({}, {}, {}, failures)
 
     def score_prompts(self, plan: StepPlan, logits: Tensor) -> dict[str, list[TokenLogprobs]]:
         """Computes the log-probabilities of a step's prompt tokens, from the logits of the tokens before them.
@@ -107,7 +112,7 @@ class StepSampler:
 
     def _sample_rows(
         self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow]
-    ) -> tuple[list[int], dict[str, TokenLogprobs]]:
+    ) -> tuple[list[int], dict[str, Scores]]:
         tokens = self.sampler.sample(logits, rows)
         return tokens, self._score(logits, ids, tokens)
 
@@ -115,7 +120,7 @@ class StepSampler:
         one = slice(index, index + 1)
         self._sample_rows(logits[one], ids[one], rows[one])
 
-    def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> dict[str, TokenLogprobs]:
+    def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> dict[str, Scores]:
         """Computes the log-probabilities of sampled tokens, only for the requests that asked for them."""
         wanted = [
             (index, id_, count)
@@ -126,4 +131,4 @@ class StepSampler:
             return {}
         rows = [index for index, _, _ in wanted]
         scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
-        return {id_: named_scores(self._vocabulary, scores) for (_, id_, _), scores in zip(wanted, scored, strict=True)}
+        return {id_: scores for (_, id_, _), scores in zip(wanted, scored, strict=True)}

@@ -1,12 +1,13 @@
-"""A submission: a caller's request with its sampling state, its detokenizer and its siblings (``n`` > 1)."""
+"""A submission: a caller's request with its sampling state, its detokenizer and its siblings (``n`` > 1, or beams)."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from engine.execution.beam_stream import BeamStream
 from engine.interface import Caller
 from engine.outputs import TokenLogprobs
 from engine.parameter_table import MAX_SEED
@@ -28,6 +29,7 @@ class Submission:
     index: int  #: which of the ``n`` replies to the prompt
     forks: list[Submission] = field(default_factory=list)  #: its siblings, until they start
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, if requested
+    beams: BeamStream | None = None  #: the search that its siblings are the beams of
 
 
 def make_submission(
@@ -46,18 +48,24 @@ def make_submission(
     cache_salt: bytes,
     num_shared_tokens: int = 0,
     caller: Caller | None = None,
+    beams: BeamStream | None = None,
 ) -> Submission:
     """Makes the submission of ``params.n`` replies to one prompt: the first computes the prompt, the rest fork it.
+
+    With beam search it makes one of each beam instead.
 
     Args:
         bans: makes the token bans of one reply.
         make_grammar: makes the matcher of one reply's grammar; None if the reply has no form to hold to.
         make_detokenizer: makes the detokenizer of one reply.
         num_shared_tokens: length of the prompt's prefix that depends on no user's text.
+        beams: the search of ``params.beam_search``.
     """
+    if beams is not None:
+        params = replace(params, logprobs=beams.search.num_candidates)
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     siblings: list[Submission] = []
-    for index in range(params.n):
+    for index in range(params.num_sequences):
         request = Request(
             id=stream_id if index == 0 else f"{stream_id}/{index}",
             prompt_token_ids=tuple(prompt),
@@ -72,6 +80,7 @@ def make_submission(
             private_salt=b"" if caller is None else caller.salt,
             num_shared_tokens=num_shared_tokens,
             user=None if caller is None else caller.user or None,
+            is_beam=beams is not None,
         )
         sampling = SamplingRow(
             request.id,
@@ -83,10 +92,12 @@ def make_submission(
             bans=bans(request),
             grammar=make_grammar(request),
         )
-        siblings.append(Submission(request, sampling, make_detokenizer(), stream_id, index))
+        siblings.append(Submission(request, sampling, make_detokenizer(), stream_id, index, beams=beams))
     first, *forks = siblings
     first.forks = forks
     first.request.forks = [fork.request for fork in forks]
+    if beams is not None:
+        beams.submissions = siblings
     return first
 
 

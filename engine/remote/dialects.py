@@ -154,6 +154,8 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
             "prompt_logprobs is not available from a remote model server, and neither is echo with logprobs. Leave "
             "both out."
         )
+    if params.beam_search is not None:
+        raise UnsupportedParameterError("beam_search is not available from a remote model server. Leave it out.")
     fields: dict[str, Any] = {}
     for name, parameter in PARAMETERS.items():
         value = getattr(params, name)

@@ -128,6 +128,8 @@ class EngineCore:
         submissions = [self._submissions[request.id] for request in self._scheduler.evacuate()]
         in_step = self.strategy.request_ids
         broken = {self._submissions[id_].stream_id for id_ in in_step if id_ in self._submissions}
+        # Of a search that has begun, some beams may be parked: they would wait for siblings that are admitted later.
+        broken |= {one.stream_id for one in submissions if one.beams is not None and one.beams.has_begun}
         failed = [one for one in submissions if one.stream_id in broken]
         # If ending a stream is what failed, it has left the scheduler, and its reader is still waiting.
         scheduled = {one.stream_id for one in submissions}
@@ -153,7 +155,7 @@ class EngineCore:
         for computed in self.strategy.advance():
             self._output_processor.fail(computed.failures, output)
             advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.sampled_at)
-            self._measure(computed, num_generated=len(advanced))
+            self._measure(computed, num_generated=len(advanced) + len(computed.candidates))
             self._output_processor.process(computed, advanced, output)
         return output
 

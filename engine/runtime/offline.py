@@ -60,4 +60,5 @@ def join_deltas(prompt: Sequence[int], index: int, all_deltas: Sequence[Delta]) 
         prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in all_deltas)),
         reasoning="".join(delta.reasoning for delta in deltas),
         tool_calls=join_tool_calls(call for delta in deltas for call in delta.tool_calls),
+        beam_score=last.beam_score,
     )

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from engine.errors import DeadlineError, EngineError
+from engine.execution.beam_stream import BeamStream
 from engine.execution.fault_isolation import as_request_error
 from engine.execution.steps.strategy import ComputedStep
 from engine.execution.submission import Submission
 from engine.outputs import Delta, FinishReason, PrefillProgress
 from engine.runtime.metrics import EngineMetrics
+from engine.sampling.beam_search import Beam
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
 from engine.text.detokenizer import DetokenizedText
@@ -45,6 +47,34 @@ def _last_text(submission: Submission, reason: FinishReason) -> DetokenizedText:
     except Exception:
         log.exception("request %s: cannot detokenize the end of the reply, so it is lost", submission.request.id)
         return DetokenizedText()
+
+
+def _beam_delta(beams: BeamStream, submission: Submission, reply: Beam) -> Delta:
+    """Returns the only delta of a reply found by beam search, as complete as the search knows it."""
+    request = submission.request
+    token_ids = tuple([scores.token_id for scores in reply.scores()])
+    ends = bool(token_ids) and token_ids[-1] in request.stop_token_ids
+    piece = submission.detokenizer.push(token_ids[:-1] if ends else token_ids)  # the stop token is not part of the text
+    stop: str | int | None = piece.stop
+    if ends and stop is None and token_ids[-1] in request.params.stop_token_ids:
+        stop = token_ids[-1]
+    is_first = submission.index == 0
+    delta = Delta(
+        submission.stream_id,
+        token_ids=token_ids,
+        finish_reason=FinishReason.STOP if ends or piece.stop is not None else FinishReason.LENGTH,
+        stop_reason=stop,
+        logprobs=beams.logprobs(reply),
+        prompt_logprobs=tuple(submission.prompt_logprobs) if is_first else (),
+        prompt_tokens=request.num_prompt_tokens if is_first else None,
+        cached_prompt_tokens=request.num_cached_tokens if is_first else None,
+        index=submission.index,
+        beam_score=reply.score,
+        sampled_at=request.last_token,
+    )
+    _add_text(delta, piece)
+    _add_text(delta, submission.detokenizer.finish())
+    return delta
 
 
 class StepOutput:
@@ -137,6 +167,8 @@ class OutputProcessor:
                 self.submissions[request_id].prompt_logprobs += scores
         self._report_progress(computed, output)
         self._observe_latencies(advanced)
+        if computed.candidates:
+            self._process_beams(computed, output)
         failed: dict[str, Exception] = {}  # by stream
         for request in advanced:
             try:
@@ -189,6 +221,61 @@ class OutputProcessor:
         if request.is_finished:
             self._finalize(request, delta)
 
+    def _process_beams(self, computed: ComputedStep, output: StepOutput) -> None:
+        """Continues the beam searches whose beams have all computed their step, and ends those that are over."""
+        reported: dict[str, list[Submission]] = {}  # by stream
+        for request_id, candidates in computed.candidates.items():
+            submission = self.submissions.get(request_id)
+            if submission is not None and submission.beams is not None:
+                submission.beams.report({submission.index: candidates})
+                reported.setdefault(submission.stream_id, []).append(submission)
+        for stream_id, submissions in reported.items():
+            beams = submissions[0].beams
+            assert beams is not None
+            if not beams.is_complete:
+                for submission in submissions:
+                    self._scheduler.park(submission.request)
+                continue
+            beams.submissions[0].forks = []
+            choices = beams.advance()
+            if choices is not None:
+                requests = [submission.request for submission in beams.submissions]
+                parents, tokens = zip(*choices, strict=True)
+                self._scheduler.regroup(requests, parents, tokens)
+                continue
+            try:
+                for _request, delta in self._end_beams(beams, None):
+                    output.add(delta)
+            except Exception as error:
+                self.fail({stream_id: as_request_error(stream_id, error)}, output)
+
+    def _end_beams(self, beams: BeamStream, reason: FinishReason | None) -> list[tuple[Request, Delta]]:
+        """Ends all beams of a search, and returns the requests of its replies with their deltas.
+
+        Args:
+            reason: why it ends; None if it is over, and each reply has its own reason. The best replies are returned in
+                this case and for a deadline; else there are none, and the deltas are empty.
+        """
+        returned = beams.submissions[: beams.num_replies]
+        replies = beams.replies() if reason in (None, FinishReason.DEADLINE) else ()
+        # All that can fail comes first: a failed search is ended again, with the error.
+        deltas = [_beam_delta(beams, *pair) for pair in zip(returned, replies, strict=True)] if replies else []
+        for submission in beams.submissions:
+            self._scheduler.finish(submission.request.id, reason or FinishReason.STOP)
+        for submission in beams.submissions[beams.num_replies :]:
+            del self.submissions[submission.request.id]
+            self._streams[submission.stream_id].remove(submission.request.id)
+        ended = []
+        for index, submission in enumerate(returned):
+            request, delta = submission.request, Delta(submission.stream_id, index=index)
+            if deltas:
+                delta = deltas[index]
+                request.token_ids[request.num_prompt_tokens :] = delta.token_ids
+            request.finish_reason, request.stop_reason = reason or delta.finish_reason, delta.stop_reason
+            self._finalize(request, delta)
+            ended.append((request, delta))
+        return ended
+
     def _observe_latencies(self, advanced: Sequence[Request]) -> None:
         """Observes how long each request waited for its newest token."""
         gaps = []
@@ -206,8 +293,11 @@ class OutputProcessor:
         Returns:
             The requests with their last deltas; empty when the stream has ended.
         """
+        submissions = self.submissions_of(stream_id)
+        if submissions and submissions[0].beams is not None:
+            return self._end_beams(submissions[0].beams, reason)
         ended = []
-        for submission in self.submissions_of(stream_id):
+        for submission in submissions:
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # the scheduler does not know forks before their first token
             delta = Delta(stream_id, index=submission.index)

@@ -14,11 +14,14 @@ from weakref import ref
 
 from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from engine.execution.beam_stream import BeamStream
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
+from engine.parameter_table import MAX_LOGPROBS
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
+from engine.sampling.beam_search import BeamSearch
 from engine.sampling.grammar import AnswerGrammar, ReplyGrammar
 from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
 from engine.sampling.logprobs import named
@@ -290,7 +293,7 @@ class RequestProcessor:
             ContextLengthError: the prompt leaves no room for a reply.
             InvalidRequestError: a parameter names a token that the model does not have, or exceeds a limit.
         """
-        resolved = (params or SamplingParams()).with_defaults(self.default_params)
+        resolved = self._complete(params or SamplingParams())
         resolved.check_vocabulary(self._vocab_size)
         resolved.check_logprobs(self._max_logprobs)
         try:
@@ -320,6 +323,17 @@ class RequestProcessor:
                 "prompt. Lower it."
             )
         return resolved
+
+    def _complete(self, params: SamplingParams) -> SamplingParams:
+        """Completes parameters with the model's defaults; beam search searches the model's own distribution."""
+        if params.beam_search is None:
+            return params.with_defaults(self.default_params)
+        params.check_beam_search()
+        if self._word_lists.get(()) is not None:
+            raise InvalidRequestError("beam_search is not available on this server, which forbids words.")
+        return replace(
+            params, temperature=0.0, max_tokens=params.max_tokens or self.default_params.max_tokens
+        ).with_defaults(SamplingParams.neutral())
 
     def _check_token_ids(self, token_ids: Sequence[int], holder: str) -> None:
         for token in (min(token_ids, default=0), max(token_ids, default=0)):
@@ -359,6 +373,7 @@ class RequestProcessor:
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._eos_token_ids
+        max_tokens = min(params.max_tokens or max_reply_tokens, max_reply_tokens)
         submission = make_submission(
             request_id,
             prompt,
@@ -366,7 +381,7 @@ class RequestProcessor:
             bans=lambda request: self._bans(request, partial_reply, syntax),
             make_grammar=lambda request: self._make_grammar(request, partial_reply, syntax),
             make_detokenizer=lambda: self._make_detokenizer(params, partial_reply, syntax),
-            max_tokens=min(params.max_tokens or max_reply_tokens, max_reply_tokens),
+            max_tokens=max_tokens,
             stop_token_ids=stop_token_ids,
             arrival=arrival,
             deadline=None if deadline is None else arrival + deadline,
@@ -374,10 +389,31 @@ class RequestProcessor:
             cache_salt=self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"",
             num_shared_tokens=num_shared,
             caller=caller,
+            beams=self._make_beams(params, max_tokens, stop_token_ids, syntax),
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
+
+    def _make_beams(
+        self, params: SamplingParams, max_tokens: int, stop_token_ids: frozenset[int], syntax: ReplySyntax | None
+    ) -> BeamStream | None:
+        if params.beam_search is None:
+            return None
+        if params.structured is not None:
+            raise InvalidRequestError(
+                "tool_choice cannot hold a reply of beam search to a tool. Leave one of them out."
+            )
+        if syntax is not None and syntax.max_thinking_tokens is not None:
+            raise InvalidRequestError("max_thinking_tokens cannot be combined with beam search. Leave it out.")
+        search = BeamSearch(params.beam_search, max_tokens=max_tokens, end_token_ids=stop_token_ids)
+        limit = min(self._vocab_size, MAX_LOGPROBS)
+        if search.num_candidates > limit:
+            raise InvalidRequestError(
+                f"beam_width must be lower: {params.beam_search.width} beams, which {len(stop_token_ids)} tokens may "
+                f"end, need {search.num_candidates} candidates for the next token, of at most {limit}."
+            )
+        return BeamStream(search, params.n, params.logprobs, self.vocabulary)
 
     def _make_grammar(
         self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None

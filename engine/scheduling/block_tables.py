@@ -170,6 +170,33 @@ class BlockTables:
         child.num_computed_tokens = parent.num_computed_tokens
         child.num_registered_blocks = parent.num_registered_blocks
 
+    def reassign(self, requests: Sequence[Request], parents: Sequence[int], tokens: Sequence[int]) -> None:
+        """Gives each request the tokens of one of them, all computed, with a new token behind, and shares its blocks.
+
+        A request whose parent has no blocks has none then either.
+
+        Args:
+            parents: for each request, the index of the one that it continues.
+            tokens: for each request, its new token.
+        """
+        old_tables = [request.tables for request in requests]
+        old_tokens = [list(request.token_ids) for request in requests]
+        state = [
+            (request.block_hashes, request.num_computed_tokens, request.num_registered_blocks) for request in requests
+        ]
+        for request, parent, token in zip(requests, parents, tokens, strict=True):
+            hashes, num_computed_tokens, num_registered_blocks = state[parent]
+            for table in old_tables[parent]:
+                self.pool.share(block for block in table if block != NULL_BLOCK)
+            request.tables = [list(table) for table in old_tables[parent]]
+            request.token_ids[:] = [*old_tokens[parent], token]
+            request.block_hashes = hashes[: len(old_tokens[parent]) // self.pool.block_size]
+            request.num_computed_tokens = num_computed_tokens
+            request.num_registered_blocks = num_registered_blocks
+        for tables in old_tables:
+            for table in tables:
+                self.pool.release([block for block in table if block != NULL_BLOCK])
+
     # -- growth -------------------------------------------------------------------------------------------
 
     def num_missing_blocks(self, request: Request, end: int) -> int:

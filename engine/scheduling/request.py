@@ -18,6 +18,7 @@ BACKGROUND_SECONDS = 1e9
 class RequestStatus(Enum):
     WAITING = auto()
     RUNNING = auto()
+    PARKED = auto()  #: a beam that waits, without blocks, for its siblings' step
     FINISHED = auto()
 
 
@@ -46,6 +47,7 @@ class Request:
             request whose salt is empty.
         num_shared_tokens: length of the prompt's prefix that depends on no user's text.
         user: users take turns, see :mod:`engine.scheduling.fairness`; None for a request without a user.
+        is_beam: its tokens come from :meth:`Scheduler.regroup`, not from sampling.
 
     Raises:
         ValueError: the prompt is empty.
@@ -64,6 +66,7 @@ class Request:
     private_salt: bytes = b""
     num_shared_tokens: int = 0
     user: str | None = None
+    is_beam: bool = False
 
     rank: float = field(init=False)  #: order of service, lowest first: seconds on the engine's clock
     turn: int = 0  #: number of its user's requests that come before it

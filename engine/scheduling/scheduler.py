@@ -11,7 +11,8 @@ latest rank is preempted. So the request with the earliest rank always advances,
 in time.
 
 A *seat* is one of the ``max_num_seqs`` places for running requests. *Forks* are the other replies of a request with
-``n > 1``: they start when its prompt is computed. Draft tokens are added to a plan by the caller, see
+``n > 1``: they start when its prompt is computed. *Beams* are the sequences of a beam search: each computes a step, and
+then continues any of them. Draft tokens are added to a plan by the caller, see
 :mod:`engine.execution.speculation`.
 """
 
@@ -203,7 +204,8 @@ class Scheduler:
             at: when the tokens were sampled; None means now.
 
         Returns:
-            The requests that got a token, in order; those that end with it are finished, see :meth:`finish`.
+            The requests that got a token, in order; those that end with it are finished, see :meth:`finish`. Beams are
+            not among them: call :meth:`regroup` or :meth:`park` for each that sampled, before the next plan.
         """
         now = self._clock() if at is None else at
         advanced: list[Request] = []
@@ -214,7 +216,7 @@ class Scheduler:
             self._tables.advance(request, chunk.end)  # sets num_computed_tokens
             if chunk.scored:
                 request.num_scored_tokens = chunk.scored.stop + 1
-            if not chunk.samples:
+            if not chunk.samples or request.is_beam:
                 continue
             sampled = [request]
             if request.forks:
@@ -226,6 +228,51 @@ class Scheduler:
                 self._append(one, tokens[one.id], now)
             advanced += sampled
         return advanced
+
+    def park(self, beam: Request) -> None:
+        """Takes a beam that has computed all of its tokens out of the queues, and releases its blocks.
+
+        So beams that wait for their siblings hold nothing that others, or the siblings, may be waiting for.
+        """
+        self._running.remove(beam)
+        self._tables.release(beam)
+        beam.status = RequestStatus.PARKED
+
+    def regroup(self, beams: Sequence[Request], parents: Sequence[int], tokens: Sequence[int]) -> None:
+        """Continues each beam from another one's tokens, which are all computed, with a new token.
+
+        Beams share the blocks of the one that they continue. Beams without a seat wait, and so do those that continue a
+        parked one: they find its tokens in the prefix cache.
+
+        Args:
+            beams: all of a request: running, parked, or forks that have not started.
+            parents: for each beam, the index of the one that it continues.
+            tokens: for each beam, its new token.
+        """
+        first = beams[0]
+        first.forks = []
+        for beam in beams:
+            if beam.id not in self._requests:
+                self._requests[beam.id] = beam
+                self._enter(beam)
+                beam.first_scheduled = first.first_scheduled
+                beam.num_cached_tokens = first.num_cached_tokens
+                beam.num_scored_tokens = first.num_scored_tokens
+                beam.status = RequestStatus.PARKED
+            elif beam.status is RequestStatus.RUNNING:
+                self._running.remove(beam)
+        self._tables.reassign(beams, parents, tokens)
+        now = self._clock()
+        for beam in beams:
+            beam.first_token, beam.last_token = beam.first_token or now, now
+            if beam.tables and len(self._running) < self.max_num_seqs:
+                beam.status = RequestStatus.RUNNING
+                insort(self._running, beam, key=_rank)
+            else:
+                self._tables.release(beam)
+                beam.status = RequestStatus.WAITING
+                insort(self._waiting, beam, key=_rank)
+        self.counters.generation_tokens += len(beams)
 
     def pop_unusable_blocks(self) -> list[int]:
         """Returns the free blocks whose content may be NaN, once each. Zero them before the next plan uses them.
@@ -244,7 +291,8 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
+        if request.status is not RequestStatus.PARKED:
+            (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
         self._fair_share.remove(request)
         keep = reason is not FinishReason.ERROR  # the blocks of a failed request may hold the cause, such as NaN
         self.in_flight.release(request, keep=keep)

@@ -11,6 +11,7 @@ import pytest
 
 from engine import (
     LLM,
+    BeamSearchParams,
     ChatMessage,
     ContextLengthError,
     EngineStoppedError,
@@ -50,6 +51,18 @@ def test_a_text_token_ids_and_several_of_them_are_prompts(llm: LLM) -> None:
     assert [one.token_ids for one in both] == [of_text.token_ids, of_ids.token_ids]
     assert of_ids.prompt_token_ids == tuple(ids)
     assert llm.generate([]) == []
+
+
+def test_beam_search_returns_the_best_of_each_prompt_first(llm: LLM) -> None:
+    search = BeamSearchParams(width=3, length_penalty=0.0)
+    found = llm.beam_search([[11, 12, 13], [14, 15]], search, SamplingParams(n=3, max_tokens=4, ignore_eos=True))
+    assert [len(replies) for replies in found] == [3, 3]
+    for prompt, replies in zip(((11, 12, 13), (14, 15)), found, strict=True):
+        scores = [reply.beam_score or 0.0 for reply in replies]
+        assert scores == sorted(scores, reverse=True)
+        assert len({reply.token_ids for reply in replies}) == 3
+        assert {reply.prompt_token_ids for reply in replies} == {prompt}
+    assert len(llm.beam_search("Hello", BeamSearchParams(width=20))[0]) == 16
 
 
 def test_a_conversation_and_a_list_of_them_get_replies_in_their_order(llm: LLM) -> None:

@@ -96,4 +96,12 @@ MAX_FIELD_LENGTH = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 _PARAMETERS = {field.name for kind in (SamplingParams, ChatOptions) for field in fields(kind)}
-_PARAMETERS |= {"best_of", "prompt", "return_token_strs", "top_logprobs"}
+_PARAMETERS |= {
+    "beam_width",
+    "best_of",
+    "early_stopping",
+    "length_penalty",
+    "prompt",
+    "return_token_strs",
+    "top_logprobs",
+}

@@ -52,7 +52,6 @@ _TOOLS: Final = "asks for tool calls, which only /v1/chat/completions makes"
 _FUNCTIONS: Final = "is the old form of tools and tool_choice: send those instead"
 _SPEECH: Final = "asks for speech, but the model only writes text"
 _GRAMMAR: Final = "is not how output of a given form is asked for here: send response_format or structured_outputs"
-_BEAMS: Final = "asks for beam search, which is not supported here"
 _MEDIA: Final = "is about images, sound or video, but the model only reads text"
 _TEMPLATE: Final = "changes the model's chat template, which is not supported here"
 _REASONING: Final = "is about thinking, which only /v1/chat/completions separates from the answer"
@@ -85,9 +84,6 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "top_logprobs": _only(0),
     "prompt_embeds": _only(),
     # vLLM: sampling and the text of the reply.
-    "use_beam_search": _only(False, why=_BEAMS),
-    "length_penalty": _only(1.0, why=_BEAMS),
-    "early_stopping": _only(False, why=_BEAMS),
     "include_stop_str_in_output": _only(False),
     "skip_special_tokens": _only(True),
     "spaces_between_special_tokens": _only(True),

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, create_model, model_validator
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.messages import OPTION_SPELLING, ChatInput
 from app.api.openai.structured import ResponseFormat, StructuredOutputs, structured_output
-from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, PARAMETERS, Kind, SamplingParams
+from engine import (
+    BACKGROUND_PRIORITY,
+    MAX_BEAM_WIDTH,
+    MAX_PRIORITY,
+    PARAMETERS,
+    BeamSearchParams,
+    Kind,
+    SamplingParams,
+)
 
 MAX_CHOICES = 128
-"""Maximum replies to one request, which are its prompts times ``n`` or ``best_of``; more are refused."""
+"""Maximum replies to one request: its prompts times ``n``, ``best_of`` or ``beam_width``; more are refused."""
 MAX_BEST_OF = int(PARAMETERS["n"].high)
 
 
@@ -74,7 +82,7 @@ class BaseCompletionRequest(_WithParameters):
     def names(self) -> Mapping[str, str]:
         """Maps the engine's parameter names to this request's fields where they differ."""
         form = "response_format" if self.structured_outputs is None else "structured_outputs"
-        return {**self.spelling, "structured": form}
+        return {**self.spelling, "structured": form, "beam_search": "use_beam_search"}
 
     model: str | None = Field(None, description="Default: the loaded model.")
     stream: bool | None = None
@@ -111,6 +119,18 @@ class BaseCompletionRequest(_WithParameters):
         le=MAX_BEST_OF,
         description="Generate this many replies and return the n with the highest mean log-probability per token.",
     )
+    use_beam_search: bool | None = Field(
+        None, description="Search for the n likeliest replies instead of sampling, as transformers' num_beams does."
+    )
+    beam_width: Whole | None = Field(
+        None, ge=1, le=MAX_BEAM_WIDTH, description="Number of beams of beam search; default: n, as in vLLM."
+    )
+    length_penalty: float | None = Field(
+        None, description="Beam search divides a reply's score by its length to the power of this; default: 1."
+    )
+    early_stopping: bool | Literal["never"] | None = Field(
+        None, description="True ends beam search once beam_width replies have ended; default: false."
+    )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
         None, description="Suffix of the response's id; default: the engine's request id."
@@ -134,6 +154,22 @@ class BaseCompletionRequest(_WithParameters):
             raise unsupported("best_of", sentence)
         if self.chooses_best and self.stream:
             raise unsupported("best_of", "{param} above n cannot be streamed: set stream to false, or leave it out.")
+        return self
+
+    @model_validator(mode="after")
+    def _beams_are_asked_for(self) -> BaseCompletionRequest:
+        if self.use_beam_search:
+            if self.stream:
+                raise unsupported(
+                    "use_beam_search", "{param} cannot be streamed: set stream to false, or leave it out."
+                )
+            if self.chooses_best:
+                raise unsupported("best_of", "{param} chooses among sampled replies: send beam_width for beam search.")
+            return self
+        neutral: Mapping[str, object] = {"beam_width": None, "length_penalty": 1.0, "early_stopping": False}
+        for name, value in neutral.items():
+            if getattr(self, name) not in (None, value):
+                raise unsupported(name, "{param} is for beam search: set use_beam_search to true, or leave it out.")
         return self
 
     @property
@@ -164,6 +200,12 @@ class BaseCompletionRequest(_WithParameters):
             "prompt_logprobs": self.requested_prompt_logprobs(),
             "structured": structured_output(self.response_format, self.structured_outputs),
         }
+        if self.use_beam_search:
+            given["beam_search"] = BeamSearchParams(
+                width=self.beam_width or self.n or 1,
+                length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+                early_stopping=self.early_stopping or False,
+            )
         if self.chooses_best:
             given |= {"n": self.best_of, "logprobs": given["logprobs"] or 0}
         return SamplingParams(**given)
@@ -252,12 +294,12 @@ class CompletionRequest(BaseCompletionRequest):
 
     def sampling_params(self) -> SamplingParams:
         params = super().sampling_params()
-        choices = len(self.prompt) * params.n
+        choices = len(self.prompt) * params.num_sequences
         if choices > MAX_CHOICES:
+            number = "beam_width" if self.use_beam_search else "best_of" if self.chooses_best else "n"
             raise ValueError(
-                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with "
-                f"{'best_of' if self.chooses_best else 'n'}={params.n}; the maximum is "
-                f"{MAX_CHOICES} per request. Send several requests"
+                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with {number}={params.num_sequences}; "
+                f"the maximum is {MAX_CHOICES} per request. Send several requests"
             )
         return params
 

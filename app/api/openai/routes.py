@@ -82,7 +82,7 @@ async def chat_completions(
     params = _sampling(body, engine)
     deltas = engine.chat(body.for_engine(), params, options=body.chat_options(), **_options(body, identity, services))
     try:
-        deltas = best_replies(body, params, services.admission.meter(identity.user_id, deltas, params.n))
+        deltas = best_replies(body, params, services.admission.meter(identity.user_id, deltas, params.num_sequences))
         return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
         raise to_openai_error(error, "messages", body.names) from error
@@ -99,7 +99,7 @@ async def completions(
     params = _sampling(body, engine)
     try:
         deltas = await continue_prompts(engine, body, params, _options(body, identity, services))
-        deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.n)
+        deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.num_sequences)
         deltas = best_replies(body, params, deltas)
         if body.scores_only:
             deltas = drop_replies(deltas)

@@ -70,6 +70,7 @@ class SpeculativeSteps(StepStrategy):
                 sampled.tokens,
                 seconds=monotonic() - began,
                 logprobs=sampled.logprobs,
+                candidates=sampled.candidates,
                 failures=sampled.failures,
                 is_continuation=not is_first,
                 has_forward_pass=is_first,
@@ -111,7 +112,7 @@ class SpeculativeSteps(StepStrategy):
 
     def _max_useful_tokens(self, chunk: Chunk) -> int:
         request = chunk.request
-        if not chunk.samples or request.num_output_tokens == 0:  # forks start at the first token
+        if not chunk.samples or request.is_beam or request.num_output_tokens == 0:  # forks start at the first token
             return 0
         return min(self._max_draft_tokens, request.max_tokens - request.num_output_tokens - 1)
 

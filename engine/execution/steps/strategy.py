@@ -13,6 +13,7 @@ from engine.errors import EngineError
 from engine.execution.runner import Runner
 from engine.execution.step_sampler import StepSampler
 from engine.outputs import TokenLogprobs
+from engine.sampling.beam_search import Candidates
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_plan import StepPlan
@@ -27,6 +28,7 @@ class ComputedStep(NamedTuple):
     sampled_at: float | None = None  #: when the tokens were sampled, on the monotonic clock; None means now
     logprobs: Mapping[str, TokenLogprobs] = {}  #: of the sampled tokens, by request id
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = {}  #: by request id
+    candidates: Mapping[str, Candidates] = {}  #: of beams, by request id
     failures: Mapping[str, EngineError] = {}  #: streams to end, by stream id
     is_continuation: bool = False  #: computed by the same call as the step before: a reply's deltas are merged
     has_forward_pass: bool = True  #: False if its logits came from the forward pass of the step before
@@ -90,6 +92,7 @@ class StepStrategy(ABC):
             seconds=monotonic() - began,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
+            candidates=sampled.candidates,
             failures=sampled.failures,
         )
 

@@ -38,6 +38,12 @@ class Reference:
         with torch.inference_mode():
             return self._module(torch.tensor([sequence])).logits[0].log_softmax(-1)
 
+    def beams(self, prompt: list[int], **options: Any) -> list[list[int]]:
+        """The replies of beam search, which no token ends."""
+        ids = torch.tensor([prompt])
+        config = {"do_sample": False, "eos_token_id": None, "attention_mask": torch.ones_like(ids), **options}
+        return self._module.generate(ids, **config)[:, len(prompt) :].tolist()
+
     def prompt(self) -> list[int]:
         return self.tokenizer.apply_chat_template(HELLO, add_generation_prompt=True, return_dict=False)
 
@@ -285,6 +291,50 @@ async def test_the_best_of_several_replies_are_returned_best_first(door: Door) -
     assert best.usage is not None
     assert best.usage.completion_tokens == every.usage.completion_tokens
     assert best.usage.prompt_tokens == every.usage.prompt_tokens
+
+
+async def test_beam_search_returns_the_likeliest_replies_of_each_prompt(door: Door) -> None:
+    prompts = ["hello", "The quick"]
+    body = {"use_beam_search": True, "beam_width": 4, "length_penalty": 0.6, "ignore_eos": True}
+    answer = await door.client.completions.create(
+        model=MODEL, prompt=prompts, n=2, max_tokens=8, logprobs=1, echo=True, temperature=0,
+        extra_body={**body, "return_token_ids": True},
+    )  # fmt: skip
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4 * 8
+    for number, prompt in enumerate(prompts):
+        ids = door.reference.tokenizer.encode(prompt)
+        expected = door.reference.beams(ids, num_beams=4, num_return_sequences=2, length_penalty=0.6, max_new_tokens=8)
+        for choice, tokens in zip(answer.choices[2 * number :], expected, strict=False):
+            assert (choice.model_extra or {})["token_ids"] == tokens
+            assert choice.text == prompt + door.reference.tokenizer.decode(tokens, skip_special_tokens=True)
+            assert choice.logprobs is not None
+            assert len(choice.logprobs.tokens or ()) == len(ids) + 8
+    chat = await door.client.chat.completions.create(
+        model=MODEL, messages=HELLO, n=3, max_tokens=6, extra_body={**body, "beam_width": None}
+    )
+    prompt_ids = door.reference.prompt()
+    expected = door.reference.beams(
+        prompt_ids, num_beams=3, num_return_sequences=3, length_penalty=0.6, max_new_tokens=6
+    )
+    texts = [door.reference.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in expected]
+    assert [choice.message.content for choice in chat.choices] == texts
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"temperature": 0.5}, "temperature"),
+        ({"top_p": 0.5}, "top_p"),
+        ({"stop_regex": "a"}, "stop_regex"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+async def test_what_beam_search_cannot_do_is_refused_by_name(door: Door, asked: dict[str, Any], param: str) -> None:
+    body = {"model": MODEL, "messages": HELLO, "use_beam_search": True, "n": 2, **asked}
+    answer = await door.http.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_several_choices_of_a_text_each_with_its_prompt(door: Door) -> None:

@@ -135,7 +135,7 @@ async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(t
         assert (await ben.post("/v1/completions", json=asked)).status_code == 200
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
         assert await TokenUsageRecords(here.services.database).of_today(here.ids["ben"]) == 2 + 3 + 2 * 4
-        for number in ({"n": 2}, {"best_of": 2, "temperature": 1}):
+        for number in ({"n": 2}, {"best_of": 2, "temperature": 1}, {"use_beam_search": True, "beam_width": 2}):
             many = await ben.post("/v1/completions", json={"prompt": ["a"] * 3, **number})
             assert many.status_code in (400, 422)
             assert "6 replies" in many.json()["error"]["message"]
