@@ -132,5 +132,6 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         num_unfinished=last.num_unfinished,
         reasoning="".join(delta.reasoning for delta in deltas),
         tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
+        beam_score=last.beam_score,
         sampled_at=next((delta.sampled_at for delta in deltas if delta.sampled_at is not None), None),
     )

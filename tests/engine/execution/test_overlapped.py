@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import engine.execution.capacity
-from engine import EngineSettings, FinishReason, SamplingParams
+from engine import BeamSearchParams, EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.model.loaded_model import LoadedModel
@@ -59,6 +59,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def load(path: Path) -> LoadedModel:
     settings = EngineSettings(model=str(path), dtype="float32", device="cpu", native=False)
     return load_model(settings, lambda _stage, _fraction: None)
+
+
+BEAMS = replace(GREEDY, n=2, beam_search=BeamSearchParams(width=4))
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +187,7 @@ def test_reading_too_early_would_be_seen(llama: LoadedModel, device: DelayedDevi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", ON_HOST, ids=lambda params: repr(params)[-60:])
+@pytest.mark.parametrize("params", [*ON_HOST, BEAMS], ids=lambda params: repr(params)[-60:])
 def test_who_needs_the_host_stops_the_overlap_only_while_it_writes(
     llama: LoadedModel, device: DelayedDevice, params: SamplingParams
 ) -> None:

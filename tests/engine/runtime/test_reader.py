@@ -82,8 +82,8 @@ async def test_thinking_and_calls_that_wait_for_a_slow_reader_come_whole() -> No
         Delta("r", reasoning="h"),
         Delta("r", reasoning="m"),
         Delta("r", tool_calls=(one,)),
-        Delta("r", tool_calls=(two,)),
+        Delta("r", tool_calls=(two,), beam_score=-0.5),
     ]
     assert Reader.deliver(reader.loop, [(reader, deltas)])
     merged = await reader.next()
-    assert (merged.reasoning, merged.tool_calls) == ("hm", (one, two))
+    assert (merged.reasoning, merged.tool_calls, merged.beam_score) == ("hm", (one, two), -0.5)
