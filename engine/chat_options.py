@@ -67,6 +67,7 @@ class ChatOptions:
         stop_in_reasoning: stop strings and forbidden words act on the thinking, too, not on the answer alone.
         parse_reply: splits the reply into thinking, tool calls and answer. False leaves the text as it is.
         template_kwargs: further variables of the chat template.
+        adapter: name of the loaded LoRA adapter that replies; None for the model itself.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -78,3 +79,4 @@ class ChatOptions:
     stop_in_reasoning: bool = False
     parse_reply: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    adapter: str | None = None

@@ -261,12 +261,13 @@ class Engine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        adapter: str | None = None,
     ) -> AsyncGenerator[Delta]:
         """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
         tokenized = await asyncio.to_thread(request_processor.encode, prompt, params)
-        submission = self._submission(request_processor, tokenized, deadline, priority, caller)
+        submission = self._submission(request_processor, tokenized, deadline, priority, caller, adapter)
         async with aclosing(_stream(worker, submission)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -391,7 +392,9 @@ class Engine:
         if not (isinstance(prepared, RenderedChat) and prepared.is_by(request_processor)):
             messages, params, caller = prepared.messages, prepared.requested_params, prepared.caller
             prepared = await _render(request_processor, messages, params, caller, options=prepared.options)
-        return worker, self._submission(request_processor, prepared.prompt, deadline, priority, prepared.caller)
+        return worker, self._submission(
+            request_processor, prepared.prompt, deadline, priority, prepared.caller, prepared.options.adapter
+        )
 
     def _submission(
         self,
@@ -400,6 +403,7 @@ class Engine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        adapter: str | None = None,
     ) -> Submission:
         return request_processor.process(
             f"req-{next(self._ids)}",
@@ -411,6 +415,7 @@ class Engine:
             num_shared=prompt.num_shared,
             caller=caller,
             syntax=prompt.syntax,
+            adapter=adapter,
         )
 
 

@@ -141,7 +141,7 @@ class ChatEngine(Protocol):
             truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
             previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
                 tokenized; anything else does no harm.
-            options: tools and thinking.
+            options: tools, thinking and the adapter.
 
         Raises:
             ContextLengthError: the rendered prompt leaves no room for a reply.
@@ -185,8 +185,9 @@ class ChatEngine(Protocol):
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        adapter: str | None = None,
     ) -> AsyncIterator[Delta]:
-        """Streams a continuation of ``prompt``, without a chat template."""
+        """Streams a continuation of ``prompt``, without a chat template; ``adapter`` as in :class:`ChatOptions`."""
         ...
 
     async def tokenize(

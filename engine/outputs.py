@@ -239,6 +239,7 @@ class ModelInfo:
     can_think: bool = False  #: the chat template thinks before the answer, or not, as a request asks
     can_call_tools: bool = False  #: tools can be offered in a conversation
     served_names: tuple[str, ...] = ()  #: listed by ``/v1/models`` instead of ``name``, if there are any
+    adapters: tuple[str, ...] = ()  #: names of the loaded LoRA adapters, which requests can choose
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +10,9 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.parameter_table import MAX_LOGPROBS
+
+ADAPTER_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}"
+"""Names of adapters, as a regular expression."""
 
 
 class EngineSettings(BaseSettings):
@@ -30,6 +34,12 @@ class EngineSettings(BaseSettings):
         None,
         description="Folder for the models that `deskmate model get` and the page download, and in which they are "
         "found; default: models in the data folder.",
+    )
+    lora: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="LoRA adapters of the model as NAME=FOLDER, in PEFT's format, separated by commas; the flag may be "
+        "repeated. /v1 lists each as a model, and requests choose it by its name. With adapters, models run through "
+        "PyTorch instead of C++.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Device for the model; auto is cuda where PyTorch can use the GPU, else cpu."
@@ -137,11 +147,32 @@ class EngineSettings(BaseSettings):
         each = 1 if self.speculation == "off" else 1 + self.speculative_tokens
         return min(self.max_num_seqs * each, self.max_batched_tokens)
 
-    @field_validator("remote_url", "served_model_name", mode="before")
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """The folder of each adapter, by name."""
+        return {name: Path(folder).expanduser() for name, _, folder in (one.partition("=") for one in self.lora)}
+
+    @field_validator("remote_url", "served_model_name", "lora", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(one.strip() for one in value.split(",") if one.strip())
+        return value
+
+    @field_validator("lora")
+    @classmethod
+    def _check_adapters(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names: set[str] = set()
+        for one in value:
+            name, _, folder = one.partition("=")
+            if re.fullmatch(ADAPTER_NAME, name) is None or not folder:
+                raise ValueError(
+                    f"{one!r} must be NAME=FOLDER, where the name has at most 100 letters, digits, dots, dashes, "
+                    "underscores and slashes"
+                )
+            if name in names:
+                raise ValueError(f"the name {name} is given twice")
+            names.add(name)
         return value
 
     @model_validator(mode="after")

@@ -90,6 +90,7 @@ class FakeEngine:
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
         self.options: list[ChatOptions] = []  #: of the replies that started
         self.tokenize_options: list[ChatOptions | None] = []  #: of the conversations that were tokenized
+        self.adapters: list[str | None] = []  #: that the replies were asked of
         self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
         self.running = 0
         self.aborted = 0  #: replies abandoned before their end
@@ -171,6 +172,7 @@ class FakeEngine:
         prepared.params.check_logprobs(20)
         self.calls.append((list(prepared.messages), prepared.requested_params))
         self.options.append(prepared.options)
+        self.adapters.append(prepared.options.adapter)
         self.deadlines.append(deadline)
         async for delta in self._reply(prepared.num_prompt_tokens):
             yield delta
@@ -197,7 +199,9 @@ class FakeEngine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        adapter: str | None = None,
     ) -> AsyncIterator[Delta]:
+        self.adapters.append(adapter)
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         self._admit(tokens)
         async for delta in self._reply(tokens):
@@ -240,6 +244,10 @@ class FakeEngine:
     def serve_as(self, *names: str) -> None:
         """Gives the model aliases."""
         self._info = replace(self._info, served_names=names)
+
+    def list_adapters(self, *names: str) -> None:
+        """Gives the model LoRA adapters."""
+        self._info = replace(self._info, adapters=names)
 
     def resize(self, max_model_len: int) -> None:
         """Changes the model's context length."""

@@ -152,7 +152,7 @@ def _model(settings: EngineSettings) -> str:
         prepare_model(settings, lambda _stage, _fraction: None)  # reads configuration and tokenizer, not the weights
     if found.is_file():
         return f"file {found}"
-    adapter = ", without the LoRA adapter in it: merge the adapter into the weights to use it"
+    adapter = ", without the LoRA adapter in it: load it with --lora NAME=FOLDER to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"
 
 

@@ -62,7 +62,11 @@ def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Setting
             read.
     """
     warn_of_lost_settings()
-    given = {name: value for name in settings.model_fields if (value := flags.get(name)) is not None}
+    given: dict[str, Any] = {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name in settings.model_fields
+        if (value := flags.get(name)) is not None and value != []
+    }
     try:
         return settings(**given)
     except ValidationError as error:
@@ -110,7 +114,9 @@ def _flag(settings: type[BaseSettings], name: str, field: FieldInfo) -> Any:
         show_default=False,
         rich_help_panel="Engine" if variable_name(settings, name).startswith("ENGINE_") else "Application",
     )
-    return Annotated[bool | None if boolean else str | None, option]
+    if boolean:
+        return Annotated[bool | None, option]
+    return Annotated[list[str] | None if _is_list(field.annotation) else str | None, option]
 
 
 def _metavar(annotation: Any) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.device.host_to_device import to_device
 from engine.execution.attention.base import Sequences
+from engine.model.lora import AdapterRows, LoraAdapter
 from engine.scheduling.step_plan import StepPlan
 
 
@@ -38,6 +39,7 @@ class Batch:
     #: for a chunk with draft tokens, the row before the draft and the rows of the draft tokens, in order
     sequences: tuple[Sequences, ...]  #: one for each group
     lengths: Tensor | None  #: int64 ``[num_tokens]``, see ``LoadedModel.logits``
+    adapters: tuple[AdapterRows, ...] = ()  #: rows whose linear layers an adapter changes
 
     @classmethod
     def of(
@@ -100,4 +102,18 @@ class Batch:
                 for group in range(num_groups)
             ),
             lengths=lengths_ if with_lengths else None,
+            adapters=adapter_rows(plan),
         )
+
+
+def adapter_rows(plan: StepPlan) -> tuple[AdapterRows, ...]:
+    """Returns the packed rows of a plan that have an adapter."""
+    rows: list[AdapterRows] = []
+    first = 0
+    for chunk in plan.chunks:
+        count = chunk.computed_end - chunk.start
+        adapter = chunk.request.adapter
+        if isinstance(adapter, LoraAdapter):
+            rows.append(AdapterRows(first, first + count, adapter))
+        first += count
+    return tuple(rows)

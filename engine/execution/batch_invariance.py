@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
 from engine.execution.batch import Batch
+from engine.model.lora import AdapterRows
 from engine.scheduling.block_pool import NULL_BLOCK
 
 TILE_ROWS = 16
@@ -57,6 +58,11 @@ def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
             logits_rows=everything if len(outputs) else everything[:1],
             sequences=tuple(_cut(sequences, start, end) for sequences in singles),
             lengths=None if batch.lengths is None else F.pad(batch.lengths[start:end], (0, empty), value=1),
+            adapters=tuple(
+                AdapterRows(max(rows.start, start) - start, min(rows.stop, end) - start, rows.adapter)
+                for rows in batch.adapters
+                if rows.start < end and rows.stop > start
+            ),
         )
         yield Tile(tile, outputs, batch.logits_rows[outputs] - start)
 

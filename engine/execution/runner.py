@@ -13,12 +13,13 @@ from torch import Tensor
 
 from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
 from engine.execution.attention.int8_cache import Int8LayerCache
-from engine.execution.batch import Batch, FutureTokens
+from engine.execution.batch import Batch, FutureTokens, adapter_rows
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
 from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
 from engine.execution.native.weights import DecoderWeights
 from engine.model.loaded_model import LoadedModel
+from engine.model.lora import LoraLayers
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout
 from engine.scheduling.step_plan import StepPlan
@@ -34,6 +35,7 @@ class Runner:
         num_blocks, block_size: size of the cache; must agree with the block pool.
         batch_invariant: compute each token as if it ran alone, see :mod:`engine.execution.batch_invariance`.
         kv_cache_dtype: ``auto`` for the model's own dtype, or ``int8``.
+        applies_adapters: whether requests' adapters are this model's.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Runner:
         block_size: int,
         batch_invariant: bool = False,
         kv_cache_dtype: str = "auto",
+        applies_adapters: bool = True,
     ) -> None:
         self._model = model
         self._kernel = PerSequenceKernel(kernel) if batch_invariant else kernel
@@ -66,6 +69,7 @@ class Runner:
         ]
         #: the cache of each layer; layers of different groups share tensors
         self.layers: Sequence[LayerCache] = tuple(self._caches[index] for index in layout.tensor_of_layer())
+        self._lora = LoraLayers(model.module) if applies_adapters and model.module is not None else None
         self._graphs: DecodeGraphs | None = None
         self._decoder: Decoder | None = None
         if isinstance(model.decoder, DecoderWeights) and not batch_invariant:
@@ -134,7 +138,7 @@ class Runner:
             one for each of the ``n`` positions that chunks score, both in the order of the chunks.
         """
         self._copy(plan.copies)
-        if self._graphs is not None and self._graphs.can_run(plan):
+        if self._graphs is not None and self._graphs.can_run(plan) and not adapter_rows(plan):
             on_host = Batch.of(plan, self._block_size, self._num_groups, torch.device("cpu"))
             return self._graphs.logits(on_host, future_tokens)
         device = self._model.device
@@ -172,9 +176,11 @@ class Runner:
     def _forward(self, batch: Batch) -> Tensor:
         if self._decoder is not None and batch.input_ids.shape[1] <= self._decoder.max_rows:
             return self._decoder.logits(batch)
-        return self._compute(
-            batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]
-        )
+        prepared = [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]
+        if self._lora is None or not batch.adapters:
+            return self._compute(batch, prepared)
+        with self._lora.applied(batch.adapters, batch.input_ids.shape[1], self._model.device):
+            return self._compute(batch, prepared)
 
     def _compute(self, batch: Batch, prepared: Sequence[Any]) -> Tensor:
         metadata = PagedMetadata(

@@ -14,6 +14,7 @@ from engine.parameter_table import MAX_SEED
 from engine.sampling.grammar import ReplyGrammar
 from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.sampling_params import SamplingParams
+from engine.scheduling.adapter import Adapter
 from engine.scheduling.request import Request
 from engine.text.detokenizer import Detokenizer
 
@@ -49,6 +50,7 @@ def make_submission(
     num_shared_tokens: int = 0,
     caller: Caller | None = None,
     beams: BeamStream | None = None,
+    adapter: Adapter | None = None,
 ) -> Submission:
     """Makes the submission of ``params.n`` replies to one prompt: the first computes the prompt, the rest fork it.
 
@@ -79,6 +81,7 @@ def make_submission(
             cache_salt=cache_salt,
             private_salt=b"" if caller is None else caller.salt,
             num_shared_tokens=num_shared_tokens,
+            adapter=adapter,
             user=None if caller is None else caller.user or None,
             is_beam=beams is not None,
         )

@@ -1,4 +1,5 @@
-"""Detects LoRA adapters in a model's folder. They are not applied here, and this is always reported."""
+"""Detects LoRA adapters in a model's folder. An adapter in a model's own folder is not applied, and this is always
+reported; :mod:`engine.model.lora` applies those that are given by name."""
 
 from __future__ import annotations
 
@@ -39,9 +40,8 @@ def adapter_alone(name: str, folder: Path) -> ModelLoadError:
     """Returns the error for a folder that holds an adapter without its model."""
     base = _base_model(folder)
     return ModelLoadError(
-        f"{name} holds a LoRA adapter{f' for {base}' if base else ''} and not a whole model, and adapters are not "
-        "applied here. Merge it into its base model with PEFT, AutoPeftModelForCausalLM.from_pretrained(adapter)"
-        ".merge_and_unload().save_pretrained(folder), save the tokenizer there too, and give that folder."
+        f"{name} holds a LoRA adapter{f' for {base}' if base else ''} and not a whole model. Give its base model as "
+        f"the model, and the adapter beside it: --lora NAME={folder}"
     )
 
 

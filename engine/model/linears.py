@@ -47,6 +47,8 @@ class FusedLinear(nn.Module, ABC):
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         super().__init__()
+        self.in_features = linears[0].in_features
+        self.out_features = sum(linear.out_features for linear in linears)
         weights: list[Tensor] = [linear.weight.detach() for linear in linears]
         biases: list[Tensor] = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self._pack(weights[0] if len(weights) == 1 else torch.cat(weights))

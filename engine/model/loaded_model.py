@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from engine.model.attention_hook import AttentionNeeds
 from engine.model.rope import LengthDependentRotary
+from engine.scheduling.adapter import Adapter
 from engine.scheduling.cache_layout import LayerShape
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class LoadedModel:
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     file_format: str | None = None  #: the quantization of a GGUF file, such as ``Q4_K_M``
     decoder: CompiledDecoder | None = None  #: the weights in the layout of the C++ decoder, if it runs steps
+    adapters: dict[str, Adapter] = field(default_factory=dict)  #: by name; changes while the model runs
     draft: LoadedModel | None = None  #: the draft model for speculation, with the same tokenizer
 
     def logits(

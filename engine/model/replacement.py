@@ -45,7 +45,10 @@ def replace_linears(module: nn.Module, linear_classes: LinearClasses, run: Calla
             replacements = [kind(linears)]
         else:
             shared = _Shared(kind(linears), [linear.out_features for linear in linears])
-            replacements = [_Part(shared, index) for index in range(len(linears))]
+            replacements = [
+                FusedPart(shared, index, linear.in_features, linear.out_features)
+                for index, linear in enumerate(linears)
+            ]
         for name, replacement in zip(names, replacements, strict=True):
             parent, _, attribute = name.rpartition(".")
             setattr(module.get_submodule(parent), attribute, replacement)
@@ -83,11 +86,13 @@ class _Watched(nn.Linear):
         return super().__getattr__(name)
 
 
-class _Part(nn.Module):
+class FusedPart(nn.Module):
     """Replaces one of several layers that share a fused product."""
 
-    def __init__(self, shared: _Shared, index: int) -> None:
+    def __init__(self, shared: _Shared, index: int, in_features: int, out_features: int) -> None:
         super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
         self._shared = shared
         self._index = index
 

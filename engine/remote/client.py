@@ -42,7 +42,7 @@ from engine.remote.error_responses import context_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.token_counting import detokenized, tokenized
 from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_url
-from engine.sampling_params import SamplingParams, check_deadline
+from engine.sampling_params import SamplingParams, check_deadline, shown
 from engine.settings import EngineSettings
 from engine.text.chat_template import check_messages
 from engine.text.truncation import ContextBudget, prepare_truncated
@@ -318,6 +318,7 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
+        _refuse_adapter(options.adapter if options is not None else None)
         chat_request = ChatRequest(
             messages=messages,
             params=self._checked(params),
@@ -337,8 +338,10 @@ class RemoteEngine:
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
+        adapter: str | None = None,
     ) -> AsyncGenerator[Delta]:
         """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
+        _refuse_adapter(adapter)
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         chat_request = ChatRequest(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
@@ -458,4 +461,11 @@ class RemoteEngine:
             cached_prompt_tokens=self._totals.cached_prompt_tokens + (assembler.cached_tokens or 0),
             generation_tokens=self._totals.generation_tokens + assembler.tokens,
             requests_finished={**ended, finished.value: ended[finished.value] + 1},
+        )
+
+
+def _refuse_adapter(name: str | None) -> None:
+    if name is not None:
+        raise UnsupportedParameterError(
+            f"The adapter {shown(name)} cannot be chosen: the model runs on another server, which lists its own models."
         )

@@ -16,6 +16,7 @@ from engine.execution.capacity import suitable_num_threads
 from engine.execution.load import load_model, prepare_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
 from engine.model.loaded_model import LoadedModel
+from engine.model.lora import load_adapter
 from engine.model.progress import Progress
 from engine.outputs import ModelInfo
 from engine.runtime.engine_core import EngineCore
@@ -57,15 +58,41 @@ def prepare(settings: EngineSettings, progress: Progress, core: EngineCore | Non
     return needed if draft is None else needed + prepare_model(draft, progress)
 
 
-def load(settings: EngineSettings, progress: Progress) -> LoadedModel:
-    """Loads the model, with its draft model, and sets the number of threads of PyTorch.
+def load(settings: EngineSettings, progress: Progress, *, skips_unfit_adapters: bool = False) -> LoadedModel:
+    """Loads the model, with its draft model and adapters, and sets the number of threads of PyTorch.
+
+    Args:
+        skips_unfit_adapters: leave out adapters that cannot be loaded, with a warning: those of another model.
 
     Raises:
-        ModelLoadError: a model cannot be loaded or cannot run here.
+        ModelLoadError: a model or an adapter cannot be loaded or cannot run here.
     """
     model = with_draft_model(load_model(settings, progress), settings, progress)
+    _load_adapters(model, settings, skips_unfit_adapters)
     torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
     return model
+
+
+def _load_adapters(model: LoadedModel, settings: EngineSettings, skips_unfit: bool) -> None:
+    taken = settings.served_model_name or (model.name,)
+    for name, folder in settings.adapters.items():
+        try:
+            if name in taken:
+                raise ModelLoadError(f"The adapter {name} has the name of the model. Give it another one.")
+            adapter = load_adapter(model, name, folder)
+        except ModelLoadError as error:
+            if not skips_unfit:
+                raise
+            log.warning("%s is served without the adapter %s. %s", model.name, name, error)
+            continue
+        model.adapters[name] = adapter
+        log.info(
+            "adapter %s: rank %d, %.1f MB, made for %s",
+            name,
+            adapter.rank,
+            adapter.size_bytes / 1e6,
+            adapter.base_model or "an unnamed model",
+        )
 
 
 def build_core(model: LoadedModel, settings: EngineSettings, progress: Progress) -> EngineCore:
@@ -110,6 +137,7 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         has_unused_adapter=model.has_unused_adapter,
         quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,
+        adapters=tuple(model.adapters),
     )
 
 
@@ -169,7 +197,7 @@ def _log_model(core: EngineCore, info: ModelInfo) -> None:
     if info.has_unused_adapter:
         log.warning(
             "the folder of model %s holds a LoRA adapter, which is not applied: the model answers without it. "
-            "Merge it into the weights with PEFT (merge_and_unload), or remove it.",
+            "Load it under a name of its own with --lora NAME=FOLDER, or remove it.",
             info.name,
         )
     if not info.has_chat_template:

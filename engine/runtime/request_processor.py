@@ -27,6 +27,7 @@ from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
+from engine.scheduling.adapter import Adapter
 from engine.scheduling.request import Request
 from engine.settings import EngineSettings
 from engine.structured_output import StructuredOutput, StructureKind
@@ -70,6 +71,7 @@ class RequestProcessor:
         self.vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._tokenizer = model.tokenizer
+        self._adapters = model.adapters
         self._vocab_size = model.vocab_size
         self._max_logprobs = settings.max_logprobs
         self._eos_token_ids = model.eos_token_ids
@@ -110,6 +112,7 @@ class RequestProcessor:
         """
         extended = previous.rendered if isinstance(previous, RenderedChat) and previous.is_by(self) else None
         options = options or ChatOptions()
+        self.find_adapter(options.adapter)
         rendered, partial_reply = self._render(messages, extended, options)
         token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
         num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
@@ -354,6 +357,7 @@ class RequestProcessor:
         num_shared: int = 0,
         caller: Caller | None = None,
         syntax: ReplySyntax | None = None,
+        adapter: str | None = None,
     ) -> Submission:
         """Builds the submission of a request whose parameters went through :meth:`resolve`.
 
@@ -363,11 +367,13 @@ class RequestProcessor:
             priority: lower is served first, see ``Request.rank``.
             num_shared: number of the prompt's first tokens that depend on no user's text.
             syntax: how the reply is split; None leaves it as it is.
+            adapter: name of the adapter to apply.
 
         Raises:
-            InvalidRequestError: the deadline or the priority is out of range.
+            InvalidRequestError: the deadline or the priority is out of range, or there is no such adapter.
         """
         deadline, priority = check_deadline(deadline), check_priority(priority)
+        chosen = self.find_adapter(adapter)
         arrival = monotonic()
         max_reply_tokens = self.max_model_len - len(prompt)
         stop_token_ids = frozenset(params.stop_token_ids)
@@ -386,10 +392,12 @@ class RequestProcessor:
             arrival=arrival,
             deadline=None if deadline is None else arrival + deadline,
             priority=priority,
-            cache_salt=self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"",
+            cache_salt=(self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"")
+            + (chosen.content_id if chosen is not None else b""),
             num_shared_tokens=num_shared,
             caller=caller,
             beams=self._make_beams(params, max_tokens, stop_token_ids, syntax),
+            adapter=chosen,
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
@@ -414,6 +422,19 @@ class RequestProcessor:
                 f"end, need {search.num_candidates} candidates for the next token, of at most {limit}."
             )
         return BeamStream(search, params.n, params.logprobs, self.vocabulary)
+
+    def find_adapter(self, name: str | None) -> Adapter | None:
+        """Returns the loaded adapter of this name; None for no name.
+
+        Raises:
+            InvalidRequestError: there is none.
+        """
+        if name is None:
+            return None
+        found = self._adapters.get(name)
+        if found is None:
+            raise InvalidRequestError(f"No adapter is loaded under the name {shown(name)}.")
+        return found
 
     def _make_grammar(
         self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None

@@ -340,7 +340,8 @@ class Supervisor:
     def _load(self, settings: EngineSettings) -> LoadedModel:
         from engine.runtime.model_loading import load
 
-        return load(settings, self._report)
+        # The adapters of the settings must fit the model that the engine starts with, not those that it swaps to.
+        return load(settings, self._report, skips_unfit_adapters=self.info is not None)
 
     def _build_core(self, model: LoadedModel, settings: EngineSettings) -> EngineCore:
         from engine.runtime.model_loading import build_core

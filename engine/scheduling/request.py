@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from engine.outputs import FinishReason, Timings
 from engine.sampling_params import BACKGROUND_PRIORITY, SamplingParams
+from engine.scheduling.adapter import Adapter
 
 PRIORITY_SECONDS = 60.0
 """Seconds by which each unit of ``priority`` ranks a request later."""
@@ -46,6 +47,7 @@ class Request:
         private_salt: the same, for tokens after the shared ones; with an empty salt they are shared with every other
             request whose salt is empty.
         num_shared_tokens: length of the prompt's prefix that depends on no user's text.
+        adapter: changes the weights that compute this request; its content id is part of ``cache_salt``.
         user: users take turns, see :mod:`engine.scheduling.fairness`; None for a request without a user.
         is_beam: its tokens come from :meth:`Scheduler.regroup`, not from sampling.
 
@@ -67,6 +69,7 @@ class Request:
     num_shared_tokens: int = 0
     user: str | None = None
     is_beam: bool = False
+    adapter: Adapter | None = None
 
     rank: float = field(init=False)  #: order of service, lowest first: seconds on the engine's clock
     turn: int = 0  #: number of its user's requests that come before it

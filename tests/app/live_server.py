@@ -103,6 +103,8 @@ def reset_engine(engine: FakeEngine) -> None:
     engine.state = EngineState.READY
     engine.name("fake")
     engine.serve_as()
+    engine.list_adapters()
+    engine.adapters.clear()
     engine.lifecycle_calls.clear()
     engine.lifecycle_error = None
     engine.deadlines.clear()

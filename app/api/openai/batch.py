@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -77,7 +78,7 @@ async def reply_to(engine: ChatEngine, request: BaseCompletionRequest) -> dict[s
         EngineOverloadedError, EngineStoppedError: the engine takes no request now.
         OpenAIError: the request cannot be served, or the engine failed in it.
     """
-    check_model(request.model, engine.info)
+    adapter = check_model(request.model, engine.info)
     try:
         params = request.sampling_params()
     except ValueError as error:
@@ -86,19 +87,21 @@ async def reply_to(engine: ChatEngine, request: BaseCompletionRequest) -> dict[s
     caller = Caller("", request.cache_salt) if request.cache_salt else None
     options: dict[str, Any] = {"deadline": request.deadline, "priority": request.priority, "caller": caller}
     if isinstance(request, ChatCompletionRequest):
-        deltas = engine.chat(request.for_engine(), params, options=request.chat_options(), **options)
+        chat_options = replace(request.chat_options(), adapter=adapter)
+        deltas = engine.chat(request.for_engine(), params, options=chat_options, **options)
         deltas = best_replies(request, params, deltas)
     else:
         assert isinstance(request, CompletionRequest)
-        deltas = best_replies(request, params, await continue_prompts(engine, request, params, options))
+        deltas = await continue_prompts(engine, request, params, {**options, "adapter": adapter})
+        deltas = best_replies(request, params, deltas)
         if request.scores_only:
             deltas = drop_replies(deltas)
     info = engine.info
     made = CompletionResponse(
         "chat" if isinstance(request, ChatCompletionRequest) else "text",
-        names_of(info)[0],
+        adapter or names_of(info)[0],
         request.request_id or uuid4().hex,
-        fingerprint(info),
+        fingerprint(info, adapter),
         Extras.from_request(request),
     )
     try:

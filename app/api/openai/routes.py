@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -59,15 +60,14 @@ def install_openai(app: FastAPI) -> None:
 
 @router.get("/models")
 async def list_models(services: ServicesDep) -> dict[str, Any]:
-    """Lists the loaded model under each of its names."""
+    """Lists the loaded model under each of its names, and its adapters."""
     info = services.engine.info
-    return {"object": "list", "data": [model_card(name, info) for name in names_of(info)]}
+    return {"object": "list", "data": [model_card(name, info) for name in (*names_of(info), *info.adapters)]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Returns the loaded model, if ``model`` is one of its names."""
-    check_model(model, services.engine.info)
+    """Returns the loaded model or an adapter, if ``model`` is one of their names."""
     return model_card(model, services.engine.info)
 
 
@@ -78,12 +78,13 @@ async def chat_completions(
     """Replies to a conversation."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
-    check_model(body.model, engine.info)
+    adapter = check_model(body.model, engine.info)
     params = _sampling(body, engine)
-    deltas = engine.chat(body.for_engine(), params, options=body.chat_options(), **_options(body, identity, services))
+    options = replace(body.chat_options(), adapter=adapter)
+    deltas = engine.chat(body.for_engine(), params, options=options, **_options(body, identity, services))
     try:
         deltas = best_replies(body, params, services.admission.meter(identity.user_id, deltas, params.num_sequences))
-        return await _respond("chat", body, deltas, request, engine, closing, headers)
+        return await _respond("chat", body, deltas, request, engine, closing, headers, adapter)
     except EngineError as error:
         raise to_openai_error(error, "messages", body.names) from error
 
@@ -95,15 +96,16 @@ async def completions(
     """Continues one or several texts, without a chat template."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
-    check_model(body.model, engine.info)
+    adapter = check_model(body.model, engine.info)
     params = _sampling(body, engine)
     try:
-        deltas = await continue_prompts(engine, body, params, _options(body, identity, services))
+        options = {**_options(body, identity, services), "adapter": adapter}
+        deltas = await continue_prompts(engine, body, params, options)
         deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.num_sequences)
         deltas = best_replies(body, params, deltas)
         if body.scores_only:
             deltas = drop_replies(deltas)
-        return await _respond("text", body, deltas, request, engine, closing, headers)
+        return await _respond("text", body, deltas, request, engine, closing, headers, adapter)
     except EngineError as error:
         raise to_openai_error(error, "prompt", body.names) from error
 
@@ -143,6 +145,7 @@ async def _respond(
     engine: ChatEngine,
     closing: asyncio.Event,
     headers: Mapping[str, str],
+    adapter: str | None,
 ) -> Response:
     """Returns the response, whole or streamed. However it ends, closes the engine's generator, aborting the request."""
     streaming = False
@@ -153,7 +156,11 @@ async def _respond(
             return Response(status_code=CLIENT_LEFT)
         info = engine.info
         reply = CompletionResponse(
-            kind, names_of(info)[0], body.request_id or first.request_id, fingerprint(info), Extras.from_request(body)
+            kind,
+            adapter or names_of(info)[0],
+            body.request_id or first.request_id,
+            fingerprint(info, adapter),
+            Extras.from_request(body),
         )
         everything = _chain(first, deltas)
         if body.stream:

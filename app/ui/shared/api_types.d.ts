@@ -458,6 +458,7 @@ export interface ModelInfo {
   can_think: boolean;
   can_call_tools: boolean;
   served_names: string[];
+  adapters: string[];
 }
 
 /** What can be loaded. */

@@ -62,6 +62,7 @@ class DraftModel:
             num_blocks=num_blocks,
             block_size=block_size,
             kv_cache_dtype=kv_cache_dtype,
+            applies_adapters=False,
         )
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:

@@ -333,3 +333,18 @@ async def test_the_plain_client_works_too(live: RunningApp) -> None:
             return client.chat.completions.create(model="fake", messages=HELLO).choices[0].message.content
 
     assert await asyncio.to_thread(ask) == "Hello, world."
+
+
+async def test_an_adapter_is_listed_and_chosen_as_a_model(live: RunningApp, client: openai.AsyncOpenAI) -> None:
+    live.engine.list_adapters("team/sql")
+    cards = {model.id: model.to_dict() async for model in client.models.list()}
+    assert (cards["fake"]["parent"], cards["team/sql"]["parent"]) == (None, "fake")
+    assert (await client.models.retrieve("team/sql")).to_dict()["parent"] == "fake"
+    chat = await client.chat.completions.create(model="team/sql", messages=HELLO)
+    text = await client.completions.create(model="team/sql", prompt=["a", "b"])
+    plain = await client.chat.completions.create(model="fake", messages=HELLO)
+    assert [chat.model, text.model, plain.model] == ["team/sql", "team/sql", "fake"]
+    assert live.engine.adapters == ["team/sql", "team/sql", "team/sql", None]
+    assert chat.system_fingerprint == text.system_fingerprint != plain.system_fingerprint
+    with pytest.raises(openai.NotFoundError):
+        await client.chat.completions.create(model="team/other", messages=HELLO)

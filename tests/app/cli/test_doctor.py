@@ -351,5 +351,5 @@ def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
     assert "LoRA" not in _findings(tmp_path, model=str(model))["model"].text
     (model / "adapter_config.json").write_text("{}")
     found = _findings(tmp_path, model=str(model))["model"]
-    assert "without the LoRA adapter in it: merge the adapter" in found.text
+    assert "without the LoRA adapter in it: load it with --lora" in found.text
     assert not found.serious

@@ -100,7 +100,7 @@ def test_an_adapter_without_its_model(copy: Path, *, with_config: bool) -> None:
         (copy / "config.json").unlink()
     sentence = refusal(copy)
     assert "holds a LoRA adapter for some/base and not a whole model" in sentence
-    assert "merge_and_unload()" in sentence
+    assert f"--lora NAME={copy}" in sentence
 
 
 def test_an_adapter_whose_configuration_is_damaged(copy: Path) -> None:
