@@ -38,8 +38,7 @@ class EngineSettings(BaseSettings):
     lora: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="LoRA adapters of the model as NAME=FOLDER, in PEFT's format, separated by commas; the flag may be "
-        "repeated. /v1 lists each as a model, and requests choose it by its name. With adapters, models run through "
-        "PyTorch instead of C++.",
+        "repeated. /v1 lists each as a model, and requests choose it by its name.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Device for the model; auto is cuda where PyTorch can use the GPU, else cpu."

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from engine.errors import ModelLoadError
 from engine.model.linears import FusedLinear
-from engine.model.loaded_model import LoadedModel
-from engine.model.peft_folder import LoraPair, read_adapter
+from engine.model.peft_folder import LoraPair
 from engine.scheduling.adapter import Adapter
 
 
@@ -22,7 +19,8 @@ from engine.scheduling.adapter import Adapter
 class LoraAdapter(Adapter):
     """An adapter in memory, ready to be applied to its model."""
 
-    pairs: Mapping[str, LoraPair]  #: by layer, on the model's device
+    pairs: Mapping[str, LoraPair]  #: by layer, on the model's device, if its module runs steps
+    packed: Any  #: in the layout of the C++ decoder, if it runs steps
     rank: int  #: the largest of its layers
     size_bytes: int
     base_model: str | None  #: what it was trained on, by its configuration
@@ -34,29 +32,6 @@ class AdapterRows(NamedTuple):
     start: int
     stop: int  #: exclusive
     adapter: LoraAdapter
-
-
-def load_adapter(model: LoadedModel, name: str, folder: Path) -> LoraAdapter:
-    """Reads an adapter for a loaded model.
-
-    Raises:
-        ModelLoadError: see :func:`engine.model.peft_folder.read_adapter`; or the model runs in C++.
-    """
-    if model.module is None or model.decoder is not None:
-        raise ModelLoadError(
-            f"{model.name} runs in C++, where adapters are not applied yet. Start with --lora {name}={folder}: the "
-            "model then runs through PyTorch's modules."
-        )
-    found = read_adapter(folder, linear_sizes(model.module), model.name)
-    pairs = {layer: LoraPair(pair.a.to(model.device), pair.b.to(model.device)) for layer, pair in found.pairs.items()}
-    return LoraAdapter(
-        name=name,
-        content_id=found.content_id,
-        pairs=pairs,
-        rank=found.max_rank,
-        size_bytes=sum(pair.a.nbytes + pair.b.nbytes for pair in pairs.values()),
-        base_model=found.base_model,
-    )
 
 
 def linear_sizes(module: nn.Module) -> dict[str, tuple[int, int]]:

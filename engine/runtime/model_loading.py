@@ -12,11 +12,11 @@ import torch
 
 from engine.device.memory import available_memory, clear_error_frames, release_memory
 from engine.errors import EngineError, ModelLoadError, first_line
+from engine.execution.adapters import load_adapter
 from engine.execution.capacity import suitable_num_threads
 from engine.execution.load import load_model, prepare_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
 from engine.model.loaded_model import LoadedModel
-from engine.model.lora import load_adapter
 from engine.model.progress import Progress
 from engine.outputs import ModelInfo
 from engine.runtime.engine_core import EngineCore

@@ -5,6 +5,7 @@
 //                        of experts
 //   gemm.h               matrix products; packed_rows.h has their number formats and inputs, microkernel.h the loop
 //   block_gemm.h         those of GGML's block formats; block_formats.h, block_rows.h, block_packing.h
+//   lora.h               low-rank updates of adapters, which are added to the products
 //   attention_tasks.h    attention, divided among threads; decode_attention.h, attention.h,
 //                        prefill_attention.h, prefill_attention_simd.h; int8_cache.h, int8_attention.h
 //   sampling.h           tokens from logits; multi_step.h repeats steps without Python

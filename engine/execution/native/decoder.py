@@ -24,10 +24,12 @@ from engine.execution.batch import Batch
 from engine.execution.native.activations import KINDS
 from engine.execution.native.build import load_library
 from engine.execution.native.experts import Routing
+from engine.execution.native.lora import PackedAdapter
 from engine.execution.native.modules import NORMS
 from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, ExpertWeights, PackedLinear
+from engine.model.lora import LoraAdapter
 from engine.sampling.sampler import SamplingRow
 
 MAX_ROWS_WITHOUT_AVX2 = 64
@@ -126,8 +128,9 @@ class _Step(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows", "query_lens")),
         *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "block_tables", "table_offsets")),
+        ("adapters", ctypes.POINTER(ctypes.c_void_p)),
         ("logits", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_sequences", "num_threads")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_sequences", "num_threads", "max_shrunk")),
     )
 
 
@@ -279,14 +282,31 @@ def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
         _addresses([slots.data_ptr() for slots in batch.slots]),
         _addresses([table.buffer_info()[0] for table in tables]),
         _addresses([start.buffer_info()[0] for start in starts]),
+        _adapters(batch),
         _address(logits),
         batch.input_ids.shape[1],
         len(batch.logits_rows),
         len(query_lens),
         torch.get_num_threads(),
+        max((_packed(rows.adapter).max_shrunk for rows in batch.adapters), default=0),
     )
     step.held = (batch, tables, starts, query_lens)  # kept alive: the structure holds addresses only
     return step
+
+
+def _adapters(batch: Batch) -> Any:
+    """Returns the addresses of the layers of each row's adapter; None if no row has one."""
+    if not batch.adapters:
+        return None
+    addresses = (ctypes.c_void_p * batch.input_ids.shape[1])()
+    for rows in batch.adapters:
+        addresses[rows.start : rows.stop] = [_packed(rows.adapter).address] * (rows.stop - rows.start)
+    return addresses
+
+
+def _packed(adapter: LoraAdapter) -> PackedAdapter:
+    assert isinstance(adapter.packed, PackedAdapter), "it was loaded for a model that runs here"
+    return adapter.packed
 
 
 def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:

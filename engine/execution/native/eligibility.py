@@ -111,7 +111,7 @@ def runs_every_step(settings: EngineSettings) -> bool:
 
 
 def _is_wanted(settings: EngineSettings) -> bool:
-    return settings.native and not settings.batch_invariant and not settings.lora
+    return settings.native and not settings.batch_invariant
 
 
 def _number_format(tensors: TensorSource, settings: EngineSettings, dtype: torch.dtype) -> str:

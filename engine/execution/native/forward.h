@@ -7,6 +7,7 @@
 //   project_output  x += norm(output(attended)) * attention_multiplier
 //   mlp             x += norm(down(activation(gate(norm(x))) * up(norm(x)))) * mlp_multiplier; with experts, their
 //                   weighted sum takes the place of down(...)
+// The products of qkv, output, gate, up and down have the updates of a row's adapter added (lora.h).
 // Then logits = soft_cap(lm_head(norm(x)) * logits_scale) of the rows that are asked for. Every norm but the last, and
 // the rotary embedding, is left out in the layers that have none (model.h).
 //
@@ -27,6 +28,7 @@
 #include "block_gemm.h"
 #include "elementwise.h"
 #include "gemm.h"
+#include "lora.h"
 #include "model.h"
 #include "routing.h"
 #include "step.h"
@@ -79,6 +81,7 @@ struct StepBuffers {
     AlignedVector<float> router_scores;  // [num_rows, count]
     AlignedVector<float> expert_gated;  // [num_rows * per_token, intermediate], a row for each route
     AlignedVector<float> final_hidden;  // [num_logits, hidden], after the last norm
+    AlignedVector<float> shrunk;  // [num_rows, max_shrunk]: inputs of adapters' second factors
     PackedRows<Weight> normed_rows, attended_rows, gated_rows;
     PackedRows<Head> final_rows;
     std::vector<AttentionTask> tasks;
@@ -100,6 +103,7 @@ struct StepBuffers {
                 ensure_size(expert_gated, rows * experts->per_token * experts->intermediate);
             }
         ensure_size(final_hidden, step.num_logits * model.hidden);
+        if (step.adapters) ensure_size(shrunk, rows * step.max_shrunk);
         normed_rows.resize(rows, model.hidden);
         attended_rows.resize(rows, query_size);
         gated_rows.resize(rows, model.intermediate);
@@ -209,9 +213,10 @@ class StepThread {
         float* const heads = own_.head.data();
         const int64_t num_queries_and_keys = model_.num_heads + model_.num_kv_heads;
         Rows& input = norm_rows(layer.attention_norm);
+        const StepUpdates updates = shrink(layer, &LoraLayer::qkv, input);
         for (int64_t head = own_heads_.first; head < own_heads_.last; ++head) {
             const int64_t first = head * dim_;
-            gemm(layer.qkv, input, first, first + dim_, tiles_, [&](int64_t row, int64_t output, Floats products) {
+            multiply(layer.qkv, input, first, first + dim_, updates, [&](int64_t row, int64_t output, Floats products) {
                 store(products, heads + row * dim_ + output - first);
             });
             const float* weight = head < model_.num_heads        ? layer.query_norm
@@ -342,18 +347,20 @@ class StepThread {
     }
 
     void project_output(const Layer& layer) {
-        add_to_x(layer.output, pack_rows(shared_.attended_rows, shared_.attended, query_size_),
-                 layer.attention_output_norm, layer.attention_multiplier);
+        Rows& input = pack_rows(shared_.attended_rows, shared_.attended, query_size_);
+        add_to_x(layer.output, input, shrink(layer, &LoraLayer::output, input), layer.attention_output_norm,
+                 layer.attention_multiplier);
     }
 
     // Multiplies rows with gate and up, this thread's outputs of the 2 * inner ones. Calls store_gated(row, number,
     // gated) with sixteen numbers, from number on.
     template <typename StoreGated>
-    void gate_up(const PackedLinear& linear, Rows& input, int64_t inner, const StoreGated& store_gated) {
+    void gate_up(const PackedLinear& linear, Rows& input, int64_t inner, const StepUpdates& updates,
+                 const StoreGated& store_gated) {
         alignas(64) float gates[kMaxRowBlock * kLanes];
         // Sixteen outputs of the gate come first for a block of rows, then the sixteen of up that they open.
         const Range own = share(2 * inner, 2 * kLanes);
-        gemm(linear, input, own.first, own.last, tiles_, [&](int64_t row, int64_t output, Floats products) {
+        multiply(linear, input, own.first, own.last, updates, [&](int64_t row, int64_t output, Floats products) {
             float* gate = gates + row % kMaxRowBlock * kLanes;
             const bool is_gate = output / kLanes % 2 == 0;
             if (is_gate) return store(products, gate);
@@ -364,12 +371,15 @@ class StepThread {
     void mlp(const Layer& layer) {
         if (layer.experts) return mix_experts(layer, *layer.experts);
         const int64_t inner = model_.intermediate;
-        gate_up(layer.gate_up, norm_rows(layer.mlp_norm), inner, [&](int64_t row, int64_t number, Floats numbers) {
-            if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(numbers, row, number);
-            else store(numbers, shared_.gated.data() + row * inner + number);
-        });
+        Rows& normed = norm_rows(layer.mlp_norm);
+        gate_up(layer.gate_up, normed, inner, shrink(layer, &LoraLayer::gate_up, normed),
+                [&](int64_t row, int64_t number, Floats numbers) {
+                    if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(numbers, row, number);
+                    else store(numbers, shared_.gated.data() + row * inner + number);
+                });
 #pragma omp barrier
-        add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner), layer.mlp_output_norm,
+        Rows& input = pack_rows(shared_.gated_rows, shared_.gated, inner);
+        add_to_x(layer.down, input, shrink(layer, &LoraLayer::down, input), layer.mlp_output_norm,
                  layer.mlp_multiplier);
     }
 
@@ -395,9 +405,10 @@ class StepThread {
             Rows& input = pack_routes(count, hidden_, [&](int64_t at) {
                 return rows + routing.routes[first + at].row * hidden_;
             });
-            gate_up(experts.gate_up[expert], input, inner, [&](int64_t at, int64_t number, Floats numbers) {
-                store(numbers, gated + (first + at) * inner + number);
-            });
+            gate_up(experts.gate_up[expert], input, inner, StepUpdates(step_),
+                    [&](int64_t at, int64_t number, Floats numbers) {
+                        store(numbers, gated + (first + at) * inner + number);
+                    });
         }
         float* const to = layer.mlp_output_norm ? shared_.branch.data() : x_;
         const float multiplier = layer.mlp_output_norm ? 1 : layer.mlp_multiplier;
@@ -464,6 +475,27 @@ class StepThread {
         gemm(model_.lm_head, input, outputs.first, outputs.last, tiles_, store_logits);
     }
 
+    // Prepares the adapters' updates of a group of linear layers that read these rows. Ends with a barrier if there are
+    // any. A barrier lies between the use of the updates and the next call, because its rows depend on all products.
+    StepUpdates shrink(const Layer& layer, const LoraLinear LoraLayer::*linear, Rows& input) {
+        const StepUpdates updates(step_, linear, &layer - model_.layers, shared_.shrunk.data());
+        if (!updates.is_needed()) return updates;
+        const Range own = share(updates.num_parts(), 1);
+        updates.shrink(input, own.first, own.last);
+#pragma omp barrier
+        return updates;
+    }
+
+    // Calls gemm(), with the adapters' updates added to the products.
+    template <typename Epilogue>
+    void multiply(const PackedLinear& linear, Rows& input, int64_t first, int64_t last, const StepUpdates& updates,
+                  const Epilogue& epilogue) {
+        const bool is_updated = updates.is_needed();
+        gemm(linear, input, first, last, tiles_, [&](int64_t row, int64_t output, Floats products) {
+            epilogue(row, output, is_updated ? updates.add(row, output, products) : products);
+        });
+    }
+
     // Returns the rows of x, packed, and normed if there is a weight.
     Rows& norm_rows(const float* weight) {
         float* const normed = own_.normed.data();
@@ -482,17 +514,20 @@ class StepThread {
     }
 
     // Adds the product to the residual stream, normed if there is a weight, and multiplied.
-    void add_to_x(const PackedLinear& linear, Rows& input, const float* weight, float multiplier) {
+    void add_to_x(const PackedLinear& linear, Rows& input, const StepUpdates& updates, const float* weight,
+                  float multiplier) {
         if (!weight) {
             const auto add = [&](int64_t row, int64_t output, Floats products) {
                 float* to = x_ + row * hidden_ + output;
                 store(load<Floats>(to) + products * multiplier, to);
             };
-            return gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_, add);
+            return multiply(linear, input, own_hidden_.first, own_hidden_.last, updates, add);
         }
         float* const branch = shared_.branch.data();
-        gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_,
-             [&](int64_t row, int64_t output, Floats products) { store(products, branch + row * hidden_ + output); });
+        multiply(linear, input, own_hidden_.first, own_hidden_.last, updates,
+                 [&](int64_t row, int64_t output, Floats products) {
+                     store(products, branch + row * hidden_ + output);
+                 });
 #pragma omp barrier
         add_branch(weight, multiplier);
     }

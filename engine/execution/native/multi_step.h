@@ -97,7 +97,7 @@ class StepBuilder {
     // num_done: steps that are done. tokens: [requests], what the last of them sampled.
     Step build(const std::vector<int64_t>& active, const int64_t* tokens, int64_t num_done) {
         const int64_t count = int64_t(active.size());
-        tokens_.clear(), positions_.clear(), logits_rows_.clear();
+        tokens_.clear(), positions_.clear(), logits_rows_.clear(), adapters_.clear();
         query_lens_.assign(count, 1);
         for (size_t group = 0; group < slots_.size(); ++group) slots_[group].clear(), table_offsets_[group].clear();
         for (const int64_t request : active) {
@@ -105,6 +105,7 @@ class StepBuilder {
             logits_rows_.push_back(int64_t(tokens_.size()));
             tokens_.push_back(tokens[request]);
             positions_.push_back(position);
+            if (first_.adapters) adapters_.push_back(first_.adapters[first_.logits_rows[request]]);
             for (size_t group = 0; group < slots_.size(); ++group) {
                 const int64_t start = first_.table_offsets[group][requests_[request].sequence];
                 const int64_t block = first_.block_tables[group][start + position / model_.block_size];
@@ -123,6 +124,7 @@ class StepBuilder {
         step.query_lens = query_lens_.data();
         step.slots = slots_pointers_.data();
         step.table_offsets = table_offsets_pointers_.data();
+        if (first_.adapters) step.adapters = adapters_.data();
         step.num_rows = step.num_logits = step.num_sequences = count;
         return step;
     }
@@ -132,6 +134,7 @@ class StepBuilder {
     const Step& first_;
     const DecodeRequest* requests_;
     std::vector<int64_t> tokens_, positions_, logits_rows_, query_lens_;
+    std::vector<const LoraLayer*> adapters_;
     std::vector<std::vector<int64_t>> slots_, table_offsets_;  // for each cache group
     std::vector<const int64_t*> slots_pointers_, table_offsets_pointers_;
 };

@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine import EngineSettings, InvalidRequestError, ModelLoadError
-from engine.model.lora import load_adapter
+from engine.execution.adapters import load_adapter
 from engine.model.peft_folder import CONFIG, WEIGHTS
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.model_loading import load
-from testing.core_requests import GREEDY, add, finish
+from testing.core_requests import GREEDY, ReaderRecord, add, finish
 from testing.lora import TARGETS, make_adapter, merge
 from testing.models import make_model
+from testing.native import needs_compiler
 from testing.reference import TIE_MARGIN, Reference
 
 PROMPT = list(range(7, 30))
@@ -62,8 +63,9 @@ def adapters(base: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_compiler), False])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "phi3"])
-def test_a_reply_equals_that_of_the_merged_weights(family: str, tmp_path: Path) -> None:
+def test_a_reply_equals_that_of_the_merged_weights(family: str, native: bool, tmp_path: Path) -> None:
     base = make_model(tmp_path / "base", family, eos=False)
     fused = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     targets = fused if family == "phi3" else TARGETS
@@ -72,7 +74,8 @@ def test_a_reply_equals_that_of_the_merged_weights(family: str, tmp_path: Path) 
     )
     expected = Reference(merge(base, adapter, tmp_path / "merged")).greedy(PROMPT, 16)
     assert min(expected.leads) > TIE_MARGIN
-    core = core_of(base, {"mine": adapter})
+    core = core_of(base, {"mine": adapter}, native=native)
+    assert (core.model.decoder is not None) is native
     assert reply(core, "mine") == list(expected.token_ids)
     assert reply(core, None) != list(expected.token_ids)
 
@@ -86,13 +89,14 @@ def test_rslora_divides_by_the_square_root(base: Path, adapters: dict[str, Path]
     "options",
     [
         {},
+        {"native": False},
         {"batch_invariant": True},
         {"speculation": "prompt-lookup"},
         {"speculation": "draft"},
         {"max_batched_tokens": 8, "max_num_seqs": 8},
         {"num_kv_blocks": 22},
     ],
-    ids=["plain", "batch invariant", "prompt lookup", "draft model", "chunked prefill", "preempted"],
+    ids=["plain", "through modules", "batch invariant", "prompt lookup", "draft model", "chunked prefill", "preempted"],
 )
 def test_requests_with_different_adapters_share_a_batch(
     base: Path, adapters: dict[str, Path], options: dict[str, Any]
@@ -118,6 +122,16 @@ def test_cached_blocks_are_found_only_with_the_same_adapter(base: Path, adapters
         cached.append(core.stats().cached_prompt_tokens - before)
     assert cached[1] > 0
     assert [cached[0], *cached[2:]] == [0, 0, 0]
+
+
+def test_replies_are_not_changed_by_one_that_is_aborted(base: Path, adapters: dict[str, Path]) -> None:
+    expected = reply(core_of(base, adapters), "some")
+    core, found = core_of(base, adapters), ReaderRecord()
+    for name in ("all", "some"):
+        add(core, name, PROMPT, GREEDY, adapter=name)
+    found.add(core.step())
+    core.abort("all")
+    assert finish(core, found).tokens["some", 0] == expected
 
 
 def test_an_adapter_that_is_unloaded_finishes_its_replies(base: Path, adapters: dict[str, Path]) -> None:
