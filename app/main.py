@@ -15,6 +15,7 @@ from app.api.chat import canned, conversations, messages, transfer, turns
 from app.api.chat.turn_events import OpenStreams
 from app.api.errors import install_error_handlers
 from app.api.openai import install_openai
+from app.api.ops import adapters as adapters_api
 from app.api.ops import engine as engine_api
 from app.api.ops import health
 from app.api.ops import models as models_api
@@ -102,6 +103,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         conversations.tags_router,
         transfer.router,
         engine_api.router,
+        adapters_api.router,
         models_api.router,
         canned.router,
         *desk.routers,

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -140,6 +141,14 @@ class Engine:
             chosen = {"model": model, "revision": revision, "max_model_len": max_model_len}
             model = self.settings.model_copy(update=chosen)
         await run_in_daemon_thread(partial(self._supervisor.swap, model, timeout))
+
+    async def load_adapter(self, name: str, folder: str | Path) -> None:
+        """Loads a LoRA adapter while the model serves; see :meth:`engine.interface.ModelHost.load_adapter`."""
+        await run_in_daemon_thread(partial(self._supervisor.load_adapter, name, Path(folder)))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unloads a LoRA adapter; see :meth:`engine.interface.ModelHost.unload_adapter`."""
+        await run_in_daemon_thread(partial(self._supervisor.unload_adapter, name))
 
     # -- model and state ------------------------------------------------------------------------------------
 
@@ -368,7 +377,9 @@ class Engine:
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
         prompt = request_processor.render_chat(messages, params, None, None, options).prompt
-        deltas = [delta async for delta in _stream(worker, self._submission(request_processor, prompt))]
+        adapter = None if options is None else options.adapter
+        submission = self._submission(request_processor, prompt, adapter=adapter)
+        deltas = [delta async for delta in _stream(worker, submission)]
         return [join_deltas(prompt.token_ids, index, deltas) for index in range(prompt.params.n)]
 
     @property

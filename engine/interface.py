@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from engine.chat_options import ChatOptions, ToolCall
@@ -278,6 +279,26 @@ class ModelHost(Protocol):
         Raises:
             ModelLoadError: the new model cannot be loaded or cannot run here; says why.
             EngineBusyError, EngineStoppedError: as :meth:`sleep`.
+        """
+        ...
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Loads a LoRA adapter from a folder in PEFT's format, while the model serves.
+
+        The settings have it from now on, so that it is loaded again whenever the model is.
+
+        Raises:
+            ModelLoadError: the name is taken or cannot be one, or the adapter cannot be loaded; says why.
+            EngineBusyError, EngineStoppedError: as :meth:`sleep`; or the model is asleep.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unloads an adapter. Its replies in flight go on.
+
+        Raises:
+            InvalidRequestError: there is none of this name.
+            EngineBusyError, EngineStoppedError: as :meth:`load_adapter`.
         """
         ...
 

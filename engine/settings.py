@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from engine.errors import ModelLoadError
 from engine.parameter_table import MAX_LOGPROBS
 
 ADAPTER_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}"
 """Names of adapters, as a regular expression."""
+ADAPTER_NAME_RULE = "names have at most 100 letters, digits, dots, dashes, underscores and slashes"
 
 
 class EngineSettings(BaseSettings):
@@ -151,6 +153,20 @@ class EngineSettings(BaseSettings):
         """The folder of each adapter, by name."""
         return {name: Path(folder).expanduser() for name, _, folder in (one.partition("=") for one in self.lora)}
 
+    def with_adapter(self, name: str, folder: Path) -> EngineSettings:
+        """Returns settings with one more adapter, in place of another of this name.
+
+        Raises:
+            ModelLoadError: this cannot be its name.
+        """
+        if re.fullmatch(ADAPTER_NAME, name) is None:
+            raise ModelLoadError(f"An adapter cannot be named {name[:100]!r}: {ADAPTER_NAME_RULE}.")
+        return self.model_copy(update={"lora": (*self.without_adapter(name).lora, f"{name}={folder}")})
+
+    def without_adapter(self, name: str) -> EngineSettings:
+        """Returns settings without the adapter of this name."""
+        return self.model_copy(update={"lora": tuple(one for one in self.lora if one.partition("=")[0] != name)})
+
     @field_validator("remote_url", "served_model_name", "lora", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
@@ -165,10 +181,7 @@ class EngineSettings(BaseSettings):
         for one in value:
             name, _, folder = one.partition("=")
             if re.fullmatch(ADAPTER_NAME, name) is None or not folder:
-                raise ValueError(
-                    f"{one!r} must be NAME=FOLDER, where the name has at most 100 letters, digits, dots, dashes, "
-                    "underscores and slashes"
-                )
+                raise ValueError(f"{one!r} must be NAME=FOLDER; {ADAPTER_NAME_RULE}")
             if name in names:
                 raise ValueError(f"the name {name} is given twice")
             names.add(name)

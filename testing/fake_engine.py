@@ -269,6 +269,14 @@ class FakeEngine:
         self.name(model.rsplit("/", 1)[-1])
         self.state = EngineState.READY
 
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._change_state("load_adapter", name, str(folder))
+        self.list_adapters(*self._info.adapters, name)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._change_state("unload_adapter", name)
+        self.list_adapters(*(one for one in self._info.adapters if one != name))
+
     async def _change_state(self, *call: object) -> None:
         self.lifecycle_calls.append(call)
         if self.lifecycle_error is not None:

@@ -151,6 +151,8 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/engine/sleep", _ADMIN),
     Rule("POST", "/api/engine/wake", _ADMIN),
     Rule("POST", "/api/engine/swap", _ADMIN),
+    Rule("POST", "/api/engine/adapters", _ADMIN),
+    Rule("DELETE", "/api/engine/adapters/{name:path}", _ADMIN),
     Rule("GET", "/api/models", _ADMIN),
     Rule("POST DELETE", "/api/models/download", _ADMIN),
     # The desk. Viewers see the agents' conversations and ratings.

@@ -30,6 +30,8 @@ class AuditAction(StrEnum):
     EXPORTED = "exported"
     IMPORTED = "imported"
     MODEL_CHANGED = "model_changed"
+    ADAPTER_LOADED = "adapter_loaded"
+    ADAPTER_UNLOADED = "adapter_unloaded"
     PERSON_DELETED = "person_deleted"
     PROMPT_CHANGED = "prompt_changed"
     PROMPT_DELETED = "prompt_deleted"

@@ -13,6 +13,7 @@ from app.concurrency.background import BackgroundTasks
 from app.domain.ids import new_id
 from app.egress.policy import EgressPolicy
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
+from app.services.adapters import Adapters
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
@@ -65,6 +66,7 @@ class Services:
     tools: ChatTools
     audit: Audit
     models: Models
+    adapters: Adapters
     desk: Desk
     accounts: AccountService | None  #: None without accounts
     admission: Admission
@@ -167,7 +169,8 @@ class Services:
                 templates=templates,
                 tools=tools,
                 audit=(audit := Audit(database)),
-                models=Models(settings, engine, audit),
+                models=(models := Models(settings, engine, audit)),
+                adapters=Adapters(models, audit),
                 desk=Desk.create(
                     database,
                     disable_account=lambda user_id, by: account_store.set_disabled(user_id, True, actor_id=by),

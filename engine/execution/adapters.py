@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from engine.device.memory import available_memory
+from engine.errors import ModelLoadError
 from engine.execution.native import lora as native
 from engine.execution.native.weights import DecoderWeights
 from engine.model.loaded_model import LoadedModel
 from engine.model.lora import LoraAdapter, linear_sizes
-from engine.model.peft_folder import LoraPair, read_adapter
+from engine.model.peft_folder import WEIGHTS, LoraPair, read_adapter
+
+COPIES_WHILE_LOADING = 6
+"""Memory that an adapter takes at most while it is loaded, as a multiple of its file."""
 
 
 def load_adapter(model: LoadedModel, name: str, folder: Path) -> LoraAdapter:
     """Reads an adapter for a loaded model.
 
     Raises:
-        ModelLoadError: see :func:`engine.model.peft_folder.read_adapter`.
+        ModelLoadError: see :func:`engine.model.peft_folder.read_adapter`; or there is not enough memory.
     """
+    _check_memory(folder)
     structure = model.decoder.structure if isinstance(model.decoder, DecoderWeights) else None
     if structure is not None:
         sizes = native.linear_sizes(structure)
@@ -40,3 +48,17 @@ def load_adapter(model: LoadedModel, name: str, folder: Path) -> LoraAdapter:
         + (0 if packed is None else packed.size_bytes),
         base_model=found.base_model,
     )
+
+
+def _check_memory(folder: Path) -> None:
+    """Checks that an adapter can be read: the file, its tensors, and the same in float32 for one or two layouts."""
+    try:
+        needed = COPIES_WHILE_LOADING * (folder / WEIGHTS).stat().st_size
+    except OSError:
+        return  # read_adapter() says why
+    free = available_memory(torch.device("cpu"))
+    if needed > free:
+        raise ModelLoadError(
+            f"The adapter in {folder} cannot be loaded: reading it takes {needed / 1e6:,.0f} MB of memory, and only "
+            f"{free / 1e6:,.0f} MB are free."
+        )

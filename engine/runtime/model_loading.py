@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -26,6 +27,7 @@ from engine.scheduling.cache_layout import CacheLayout
 from engine.settings import EngineSettings
 
 __all__ = [
+    "add_adapter",
     "as_load_error",
     "build_core",
     "can_fit",
@@ -74,25 +76,34 @@ def load(settings: EngineSettings, progress: Progress, *, skips_unfit_adapters: 
 
 
 def _load_adapters(model: LoadedModel, settings: EngineSettings, skips_unfit: bool) -> None:
-    taken = settings.served_model_name or (model.name,)
     for name, folder in settings.adapters.items():
         try:
-            if name in taken:
-                raise ModelLoadError(f"The adapter {name} has the name of the model. Give it another one.")
-            adapter = load_adapter(model, name, folder)
+            add_adapter(model, settings, name, folder)
         except ModelLoadError as error:
             if not skips_unfit:
                 raise
             log.warning("%s is served without the adapter %s. %s", model.name, name, error)
-            continue
-        model.adapters[name] = adapter
-        log.info(
-            "adapter %s: rank %d, %.1f MB, made for %s",
-            name,
-            adapter.rank,
-            adapter.size_bytes / 1e6,
-            adapter.base_model or "an unnamed model",
-        )
+
+
+def add_adapter(model: LoadedModel, settings: EngineSettings, name: str, folder: Path) -> None:
+    """Loads an adapter for a model, which may be running.
+
+    Raises:
+        ModelLoadError: the name is taken, or the adapter cannot be loaded.
+    """
+    if name in (settings.served_model_name or (model.name,)):
+        raise ModelLoadError(f"The adapter {name} has the name of the model. Give it another one.")
+    if name in model.adapters:
+        raise ModelLoadError(f"An adapter is already loaded under the name {name}. Unload it first.")
+    adapter = load_adapter(model, name, folder)
+    model.adapters[name] = adapter
+    log.info(
+        "adapter %s: rank %d, %.1f MB, made for %s",
+        name,
+        adapter.rank,
+        adapter.size_bytes / 1e6,
+        adapter.base_model or "an unnamed model",
+    )
 
 
 def build_core(model: LoadedModel, settings: EngineSettings, progress: Progress) -> EngineCore:

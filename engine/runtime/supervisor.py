@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import (
     EngineBusyError,
     EngineError,
     EngineStoppedError,
+    InvalidRequestError,
     LoadCancelledError,
     ModelLoadError,
     ReplyInterruptedError,
@@ -27,7 +29,7 @@ from engine.errors import (
 from engine.model.folders import expected_info
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
 from engine.runtime.metrics import EngineMetrics
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import SamplingParams, shown
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -242,6 +244,34 @@ class Supervisor:
                 log.warning("could not load %s; keeping %s", settings.model, self.settings.model)
                 raise failure from error
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Loads an adapter for the model while it serves. It is loaded again when the model is.
+
+        Raises:
+            EngineStoppedError: the engine is not started, or asleep.
+            ModelLoadError: the name is taken, or the adapter cannot be loaded.
+        """
+        with self._exclusively():
+            model = self.running_worker().core.model
+            from engine.runtime.model_loading import add_adapter
+
+            settings = self.settings.with_adapter(name, folder)
+            add_adapter(model, settings, name, folder)
+            self._set_adapters(settings, model)
+
+    def unload_adapter(self, name: str) -> None:
+        """Unloads an adapter. Its replies in flight go on.
+
+        Raises:
+            EngineStoppedError: the engine is not started, or asleep.
+            InvalidRequestError: there is none of this name.
+        """
+        with self._exclusively():
+            model = self.running_worker().core.model
+            if model.adapters.pop(name, None) is None:
+                raise InvalidRequestError(f"No adapter is loaded under the name {shown(name)}.")
+            self._set_adapters(self.settings.without_adapter(name), model)
+
     # -- internals --------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -299,6 +329,10 @@ class Supervisor:
         self.settings = settings
         self._start_worker(new)
         self._release_memory()
+
+    def _set_adapters(self, settings: EngineSettings, model: LoadedModel) -> None:
+        assert self.info is not None, "the model is loaded"
+        self.settings, self.info = settings, replace(self.info, adapters=tuple(model.adapters))
 
     def _restore_previous(self, failure: EngineError) -> None:
         try:

@@ -390,6 +390,7 @@ NEEDS = [
     (Access.WRITER, "DELETE", "/api/conversations/c1"),
     (Access.WRITER, "POST", "/v1/chat/completions"),
     (Access.ADMIN, "POST", "/api/engine/swap"),
+    (Access.ADMIN, "DELETE", "/api/engine/adapters/team/sql"),
 ]
 
 
