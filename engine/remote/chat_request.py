@@ -22,7 +22,7 @@ class ChatRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     caller: Caller | None = None
-    options: ChatOptions = field(default_factory=ChatOptions)  #: of conversations
+    options: ChatOptions = field(default_factory=ChatOptions)  #: of conversations; a text has the adapter alone
 
     @property
     def path(self) -> str:
@@ -42,7 +42,7 @@ class ChatRequest:
             UnsupportedParameterError: the server lacks a parameter or an option whose value is not neutral; names it.
             InvalidRequestError: the server cannot continue a partial reply.
         """
-        body: dict[str, Any] = {"model": model, "stream": True, **dialect.always}
+        body: dict[str, Any] = {"model": self.options.adapter or model, "stream": True, **dialect.always}
         if dialect.usage:
             body["stream_options"] = {"include_usage": True}
         if dialect.token_ids:

@@ -182,6 +182,7 @@ class RemoteEngine:
             can_continue=all(one.dialect.continuation is not None for one in served or ()),
             can_call_tools=True,  # no server tells; one that cannot refuses with a sentence
             served_names=self.settings.served_model_name,
+            adapters=_common_adapters(served or ()),
         )
 
     # -- model and state -----------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
-        _refuse_adapter(options.adapter if options is not None else None)
+        self._check_adapter(options.adapter if options is not None else None)
         chat_request = ChatRequest(
             messages=messages,
             params=self._checked(params),
@@ -341,13 +342,23 @@ class RemoteEngine:
         adapter: str | None = None,
     ) -> AsyncGenerator[Delta]:
         """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
-        _refuse_adapter(adapter)
+        self._check_adapter(adapter)
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
-        chat_request = ChatRequest(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
+        chat_request = ChatRequest(
+            prompt=prompt,
+            params=self._checked(params),
+            priority=priority,
+            caller=caller,
+            options=ChatOptions(adapter=adapter),
+        )
         async with aclosing(self._stream(chat_request, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
+
+    def _check_adapter(self, name: str | None) -> None:
+        if name is not None and name not in self._info.adapters:
+            raise InvalidRequestError(f"No adapter is loaded under the name {shown(name)}.")
 
     async def tokenize(
         self,
@@ -464,8 +475,8 @@ class RemoteEngine:
         )
 
 
-def _refuse_adapter(name: str | None) -> None:
-    if name is not None:
-        raise UnsupportedParameterError(
-            f"The adapter {shown(name)} cannot be chosen: the model runs on another server, which lists its own models."
-        )
+def _common_adapters(served: Sequence[ServedModel]) -> tuple[str, ...]:
+    """Returns the adapters that every server has, so that a request can go to any of them."""
+    if not served:
+        return ()
+    return tuple(name for name in served[0].adapters if all(name in one.adapters for one in served))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,6 +44,7 @@ class ServedModel:
     model: str
     max_model_len: int | None
     dialect: Dialect
+    adapters: tuple[str, ...] = ()  #: LoRA adapters that it lists as children of the model
 
 
 @dataclass(slots=True, eq=False)
@@ -223,9 +224,10 @@ class UpstreamPool:
             self._mark_down(upstream, "it does not list its models as OpenAI's API does")
             return
         names = [str(card["id"]) for card in cards]
-        wanted = self.wanted or (names[0] if len(names) == 1 else None)
+        models = [str(card["id"]) for card in cards if card.get("parent") is None]  # the others are adapters
+        wanted = self.wanted or (models[0] if len(models) == 1 else None)
         if wanted is None:
-            listed = ", ".join(names[:8])
+            listed = ", ".join((models or names)[:8])
             self._mark_down(upstream, f"it serves several models ({listed}); choose one with ENGINE_REMOTE_MODEL")
             return
         if wanted not in names:
@@ -237,14 +239,18 @@ class UpstreamPool:
         card = cards[names.index(wanted)]
         known = upstream.served
         length = _number(card, "max_model_len")
+        adapters = tuple(str(one["id"]) for one in cards if one.get("parent") == wanted and one["id"] != wanted)
         if (
             upstream.is_healthy
             and known is not None
             and known.model == wanted
             and length in (None, known.max_model_len)
         ):
+            if adapters != known.adapters:
+                upstream.served = replace(known, adapters=adapters)
+                self.on_change()
             return
-        served = await self._examine(upstream, card, wanted)
+        served = replace(await self._examine(upstream, card, wanted), adapters=adapters)
         self.model = wanted
         upstream.mark_up(served)
         self.on_change()
