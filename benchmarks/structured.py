@@ -2,10 +2,11 @@
 
     .venv/bin/python -m benchmarks.structured [--model DIR] [--chats 1 8 32] [--repeats 5]
 
-Decodes the same number of tokens for each chat, in turn free and held to a schema whose strings leave the model its
-choice (so that hardly a token is dictated), in one engine. Reports the ratio of tokens per second and the milliseconds
-more for a step. Without ``--model`` it makes model M (see :mod:`benchmarks.models`). Before, it compiles 200 schemas
-(see :mod:`benchmarks.schemas`), each for the first time. Writes JSON to ``benchmarks/results``.
+Decodes the same number of tokens for each chat, in turn free and held to a schema, in one engine: once to one whose
+strings leave the model its choice (so that hardly a token is dictated), and once to one that dictates most of the text.
+Reports the ratio of tokens per second and the milliseconds more for a step. Without ``--model`` it makes model M (see
+:mod:`benchmarks.models`). Before, it compiles 200 schemas (see :mod:`benchmarks.schemas`), each for the first time.
+Writes JSON to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,19 @@ from engine import Engine, EngineSettings, SamplingParams, StructuredOutput, Str
 
 TEXTS = {"type": "array", "items": {"type": "string", "maxLength": 400}, "minItems": 1000}
 """Holds every token, and leaves the model nearly all of its vocabulary in each string."""
+RECORD = {
+    "type": "object",
+    "properties": {
+        "customer_number": {"type": "integer", "minimum": 100, "maximum": 999},
+        "delivery_status": {"enum": ["delivered", "in transit", "returned to sender"]},
+        "is_gift_wrapped": {"type": "boolean"},
+        "expected_delivery_date": {"type": "string", "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-[012][1-8]$"},
+    },
+    "required": ["customer_number", "delivery_status", "is_gift_wrapped", "expected_delivery_date"],
+    "additionalProperties": False,
+}
+RECORDS = {"type": "array", "items": RECORD, "minItems": 1000}
+"""Dictates most of the text, as forms do."""
 
 
 async def decode(engine: Engine, chats: int, tokens: int, structure: StructuredOutput | None) -> float:
@@ -46,8 +60,10 @@ async def decode(engine: Engine, chats: int, tokens: int, structure: StructuredO
     return chats * (tokens - 1) / (end - begin)
 
 
-async def measure_speed(engine: Engine, chats: Sequence[int], tokens: int, repeats: int) -> list[dict[str, Any]]:
-    held = StructuredOutput(StructureKind.JSON_SCHEMA, json.dumps(TEXTS))
+async def measure_speed(
+    engine: Engine, schema: dict[str, Any], chats: Sequence[int], tokens: int, repeats: int
+) -> list[dict[str, Any]]:
+    held = StructuredOutput(StructureKind.JSON_SCHEMA, json.dumps(schema))
     rows = []
     for count in chats:
         pairs = []
@@ -85,7 +101,11 @@ async def run(args: argparse.Namespace, model: Path) -> dict[str, Any]:
     settings = EngineSettings(_env_file=None, model=str(model), max_num_seqs=max(args.chats))
     async with Engine(settings) as engine:
         compiling = await measure_compiling(engine, args.schemas)
-        return {"speed": await measure_speed(engine, args.chats, args.tokens, args.repeats), "compiling": compiling}
+        result: dict[str, Any] = {"compiling": compiling}
+        for name, schema in (("speed", TEXTS), ("speed_dictated", RECORDS)):
+            print("free strings:" if schema is TEXTS else "mostly dictated text:")
+            result[name] = await measure_speed(engine, schema, args.chats, args.tokens, args.repeats)
+        return result
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class Timings:
     inter_token_latency_seconds: float  #: mean gap between later tokens; 0 with fewer than two
     total_seconds: float  #: from arrival until the last token
     num_preemptions: int = 0
-    draft_tokens: int = 0  #: draft tokens verified for this reply, see ``EngineSettings.speculation``
+    draft_tokens: int = 0  #: draft tokens verified for this reply, see :mod:`engine.execution.speculation`
     accepted_draft_tokens: int = 0  #: draft tokens accepted
 
     @property
@@ -273,7 +273,7 @@ class EngineStats:
     state: EngineState = EngineState.STOPPED
     num_restarts: int = 0  #: restarts after failed steps
     utilisation: Utilisation = field(default_factory=Utilisation)
-    draft_tokens: int = 0  #: draft tokens verified, see ``EngineSettings.speculation``
+    draft_tokens: int = 0  #: draft tokens verified, see :mod:`engine.execution.speculation`
     accepted_draft_tokens: int = 0  #: draft tokens accepted
 
     @staticmethod

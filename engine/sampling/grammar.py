@@ -26,6 +26,10 @@ class ReplyGrammar(Protocol):
         """Whether nothing can follow: the reply is complete without an end-of-sequence token."""
         ...
 
+    def forced(self, token_ids: Sequence[int], num_prompt_tokens: int) -> tuple[int, ...]:
+        """Returns the tokens that must follow; empty where there is a choice."""
+        ...
+
 
 class Grammar:
     """A compiled grammar, shared by all replies that are held to it. Safe to use from several threads.
@@ -67,6 +71,8 @@ class GrammarMatcher:
         self._request_id = request_id
         self._vocab_size = vocab_size
         self._consumed: list[int] = []
+        self._forced: tuple[int, ...] = ()
+        self._forced_at = -1  # tokens consumed when they were computed
 
     def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
         """Returns the token ids that may not follow.
@@ -85,10 +91,18 @@ class GrammarMatcher:
         self._follow(token_ids, num_prompt_tokens)
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
+    def forced(self, token_ids: Sequence[int], num_prompt_tokens: int) -> tuple[int, ...]:
+        """Returns the tokens that must follow; empty where there is a choice."""
+        self._follow(token_ids, num_prompt_tokens)
+        if self._forced_at != len(self._consumed):
+            self._forced_at, self._forced = len(self._consumed), tuple(self._matcher.compute_ff_tokens())
+        return self._forced
+
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         kept = min(len(self._consumed), len(token_ids) - num_prompt_tokens)
         if kept < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - kept)
+            self._forced_at = -1
             del self._consumed[kept:]
         new = list(token_ids[num_prompt_tokens + kept :])
         if new:
@@ -132,6 +146,11 @@ class AnswerGrammar:
         """Whether nothing can follow the answer as it is."""
         matcher = self._follow(token_ids, num_prompt_tokens)
         return matcher is not None and matcher.is_complete(token_ids, self._start)
+
+    def forced(self, token_ids: Sequence[int], num_prompt_tokens: int) -> tuple[int, ...]:
+        """Returns the tokens that must follow; empty in thinking, and where there is a choice."""
+        matcher = self._follow(token_ids, num_prompt_tokens)
+        return () if matcher is None else matcher.forced(token_ids, self._start)
 
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher | None:
         if self._matcher is None:

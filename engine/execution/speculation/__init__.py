@@ -9,4 +9,6 @@ Drafts are tokens, not distributions, and each token is sampled with one uniform
 the position alone (:mod:`engine.sampling.sampler`). So the sampled token is the reply's token whatever the draft was:
 the two are compared, and nothing is accepted or rejected at random. A draft token to which the model gives the
 probability p is accepted with probability p, which is what the paper's rule comes to as well.
+
+Where a grammar leaves a reply one token, that token is drafted whatever the settings say (:mod:`.forced_tokens`).
 """

@@ -18,6 +18,7 @@ from typing import Protocol
 from engine.execution.native.decoder import ENDED, MultiStepOutput, MultiStepRow
 from engine.execution.runner import Runner
 from engine.execution.step_sampler import StepSampler
+from engine.execution.steps.speculative import SpeculativeSteps
 from engine.execution.steps.strategy import ComputedStep, StepStrategy
 from engine.scheduling.coalescing import max_hold_seconds
 from engine.scheduling.lookahead import reserve_blocks
@@ -44,11 +45,20 @@ class MultiSteps(StepStrategy):
 
     Args:
         times: step durations, learned from earlier steps.
+        single: makes the steps that C++ cannot continue from; None makes them one by one.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, times: DecodeTimes) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        sampler: StepSampler,
+        times: DecodeTimes,
+        single: SpeculativeSteps | None = None,
+    ) -> None:
         super().__init__(scheduler, runner, sampler)
         self._times = times
+        self._single = single
         self._is_defective = False
 
     def advance(self) -> Iterator[ComputedStep]:
@@ -57,7 +67,11 @@ class MultiSteps(StepStrategy):
         if not plan.chunks:
             return
         if max_steps == 1 or not self._can_run(plan):
-            yield self.compute(plan)
+            if self._single is None:
+                yield self.compute(plan)
+            else:
+                self.record_requests(plan)
+                yield from self._single.run(plan)
             return
         self.record_requests(plan)
         began = monotonic()

@@ -10,11 +10,11 @@ from engine.execution.capacity import Capacity
 from engine.execution.graphs import CudaRecorder, Recorder
 from engine.execution.native.sampling import NativeSampling
 from engine.execution.runner import Runner
+from engine.execution.speculation.forced_tokens import MIN_SAMPLED_ROWS, ForcedTokens
 from engine.execution.speculation.selection import make_proposer
 from engine.execution.step_sampler import StepSampler
 from engine.execution.steps.multi_step import DecodeTimes, MultiSteps
 from engine.execution.steps.overlapped import CudaReadback, OverlappedSteps, Readback
-from engine.execution.steps.sequential import SequentialSteps
 from engine.execution.steps.speculative import SpeculativeSteps
 from engine.execution.steps.strategy import StepStrategy
 from engine.execution.submission import Submission
@@ -66,13 +66,18 @@ def make_strategy(
     sampler = StepSampler(submissions, vocabulary, Sampler(NativeSampling() if model.decoder is not None else None))
     proposer = make_proposer(settings, model, capacity)
     _record_decodes(runner, model, settings, capacity, recorder)
-    if proposer is not None:
+    if settings.draft_model is not None:
+        assert proposer is not None
         return SpeculativeSteps(scheduler, runner, sampler, proposer, settings.speculative_tokens)
-    if runner.max_native_tokens:
-        return MultiSteps(scheduler, runner, sampler, times)
-    if settings.overlap and (readback is not None or model.device.type == "cuda"):
+    forced = ForcedTokens(sampler.sampling_row, proposer)
+    if proposer is not None:
+        return SpeculativeSteps(scheduler, runner, sampler, forced, settings.speculative_tokens)
+    if settings.overlap and not runner.max_native_tokens and (readback is not None or model.device.type == "cuda"):
         return OverlappedSteps(scheduler, runner, sampler, readback or CudaReadback())
-    return SequentialSteps(scheduler, runner, sampler)
+    # Only what a grammar forces is drafted, in about as many rows as a step may have without drafts.
+    max_rows = max(settings.max_sampled_rows, MIN_SAMPLED_ROWS)
+    single = SpeculativeSteps(scheduler, runner, sampler, forced, forced.count, max_rows)
+    return MultiSteps(scheduler, runner, sampler, times, single) if runner.max_native_tokens else single
 
 
 def _record_decodes(

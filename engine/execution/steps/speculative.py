@@ -10,7 +10,7 @@ See :mod:`engine.execution.speculation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 from time import monotonic
@@ -34,20 +34,31 @@ class SpeculativeSteps(StepStrategy):
 
     Args:
         proposer: makes the draft tokens.
-        max_draft_tokens: of one reply in one step.
+        max_draft_tokens: of one reply in one step; or a function that returns them.
+        max_sampled_rows: of one step; None is no limit.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, proposer: Proposer, max_draft_tokens: int
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        sampler: StepSampler,
+        proposer: Proposer,
+        max_draft_tokens: int | Callable[[Request], int],
+        max_sampled_rows: int | None = None,
     ) -> None:
         super().__init__(scheduler, runner, sampler)
         self._proposer = proposer
         self._max_draft_tokens = max_draft_tokens
+        self._max_sampled_rows = max_sampled_rows
 
     def advance(self) -> Iterator[ComputedStep]:
         plan = self.plan()
-        if not plan.chunks:
-            return
+        if plan.chunks:
+            yield from self.run(plan)
+
+    def run(self, plan: StepPlan) -> Iterator[ComputedStep]:
+        """Computes a planned step with draft tokens, where it may have any."""
         self.record_requests(plan)
         began = monotonic()
         plan = self._with_drafts(plan)
@@ -101,10 +112,13 @@ class SpeculativeSteps(StepStrategy):
         max_short_step_tokens = self.runner.max_short_step_tokens
         if max_short_step_tokens is not None and plan.num_tokens <= max_short_step_tokens:
             budget = min(budget, max_short_step_tokens - plan.num_tokens)  # drafts never make a short step a long one
+        if self._max_sampled_rows is not None:
+            budget = min(budget, self._max_sampled_rows - plan.num_sampled_rows)
         chunks: list[Chunk] = []
         counts: list[int] = []
         for chunk in plan.chunks:
-            chunk, count = reserve_blocks(self.scheduler, chunk, min(budget, self._max_useful_tokens(chunk)))
+            wanted = min(budget, self._max_useful_tokens(chunk)) if budget > 0 else 0
+            chunk, count = reserve_blocks(self.scheduler, chunk, wanted)
             chunks.append(chunk)
             counts.append(count)
             budget -= count
@@ -114,7 +128,8 @@ class SpeculativeSteps(StepStrategy):
         request = chunk.request
         if not chunk.samples or request.is_beam or request.num_output_tokens == 0:  # forks start at the first token
             return 0
-        return min(self._max_draft_tokens, request.max_tokens - request.num_output_tokens - 1)
+        most = self._max_draft_tokens
+        return min(most if isinstance(most, int) else most(request), request.max_tokens - request.num_output_tokens - 1)
 
     def _with_draft(self, chunk: Chunk, proposed: tuple[int, ...]) -> Chunk:
         draft = _cut_at_stop_token(proposed, chunk.request)
