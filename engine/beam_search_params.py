@@ -9,7 +9,8 @@ from engine.errors import InvalidRequestError
 
 MAX_BEAM_WIDTH = 64
 """Maximum number of beams of one request; more are refused."""
-MAX_LENGTH_PENALTY = 100.0
+MAX_LENGTH_PENALTY = 10.0
+"""Bound of its absolute value, with which the power of no length leaves the range of floats; others are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -47,12 +48,12 @@ class Beam:
     last: _Token | None
     score: float
 
-    def scores(self, count: int = 0) -> list[Scores]:
-        """Returns each token with its log-probability, its rank, and ``count`` of the likeliest tokens at its place."""
+    def scores(self, num_top: int = 0) -> list[Scores]:
+        """Returns each token with its log-probability and rank, and ``num_top`` of the likeliest ones at its place."""
         made = []
         for token in _backwards(self.last):
             token_id, logprob = token.candidates[token.rank]
-            made.append(Scores(token_id, logprob, token.rank + 1, tuple(token.candidates[:count])))
+            made.append(Scores(token_id, logprob, token.rank + 1, tuple(token.candidates[:num_top])))
         return made[::-1]
 
 
@@ -67,6 +68,11 @@ class _Continuation(NamedTuple):
     parent: int
     rank: int
     token: int
+
+
+def _continuations_of(parent: int, beam: Beam, candidates: Candidates) -> Iterator[_Continuation]:
+    for rank, (token, logprob) in enumerate(candidates):
+        yield _Continuation(beam.score + logprob, parent, rank, token)
 
 
 class BeamSearch:
@@ -85,7 +91,6 @@ class BeamSearch:
         self.num_tokens = 0  #: of each beam
         self._beams = [Beam(None, 0.0)]
         self._ended: list[Beam] = []  # the best first, ``width`` of them at most
-        self._can_improve = True
 
     @property
     def num_candidates(self) -> int:
@@ -98,7 +103,7 @@ class BeamSearch:
         return len(self._beams)
 
     def advance(self, candidates: Sequence[Candidates]) -> list[Choice] | None:
-        """Takes a step, and returns the beams to continue; None when the search is over.
+        """Takes a step, and returns the beams to continue; None when the search is over. It takes no step after that.
 
         Args:
             candidates: :attr:`num_candidates` for each beam, in order.
@@ -118,19 +123,15 @@ class BeamSearch:
             return None
         return [Choice(each.parent, each.token) for each in going_on]
 
-    def replies(self, count: int) -> list[Beam]:
+    def replies(self, number: int) -> list[Beam]:
         """Returns the best sequences, best first: those that have ended, then those that go on."""
         going_on = [Beam(beam.last, self._penalized(beam.score, max(self.num_tokens, 1))) for beam in self._beams]
-        return [*self._ended, *going_on][:count]
+        return [*self._ended, *going_on][:number]
 
     def _continuations(self, candidates: Sequence[Candidates]) -> list[_Continuation]:
         """Returns the likeliest continuations of all beams, likeliest first; those of the first beam in a tie."""
-        every = (
-            _Continuation(beam.score + logprob, parent, rank, token)
-            for parent, (beam, own) in enumerate(zip(self._beams, candidates, strict=True))
-            for rank, (token, logprob) in enumerate(own[: self.num_candidates])
-        )
-        return heapq.nlargest(self.num_candidates, every, key=attrgetter("score"))
+        of_each = map(_continuations_of, count(), self._beams, candidates)
+        return list(islice(heapq.merge(*of_each, key=attrgetter("score"), reverse=True), self.num_candidates))
 
     def _ends_with(self, token: int, length: int) -> bool:
         return token in self._ends or length >= self._max_tokens
@@ -139,8 +140,6 @@ class BeamSearch:
         self, best: Sequence[_Continuation], is_over: Sequence[bool], candidates: Sequence[Candidates]
     ) -> None:
         """Takes ended sequences among the ``width`` likeliest ones; the others were considered only to continue."""
-        if not self._can_improve or (self._is_full and self._params.early_stopping is True):
-            return
         length = self.num_tokens + 1
         ended = [
             Beam(
@@ -154,19 +153,14 @@ class BeamSearch:
         self._ended = ranked[: self._params.width]
 
     def _goes_on(self) -> bool:
-        if not self._is_full:
+        if len(self._ended) < self._params.width:
             return True
         if self._params.early_stopping is True:
             return False
         # The best score that a beam could reach, if it lost no more on the way.
         is_longer_better = self._params.early_stopping == "never" and self._params.length_penalty > 0
         length = self._max_tokens if is_longer_better else self.num_tokens
-        self._can_improve &= self._penalized(self._beams[0].score, length) > self._ended[-1].score
-        return self._can_improve
+        return self._penalized(self._beams[0].score, length) > self._ended[-1].score
 
     def _penalized(self, score: float, length: int) -> float:
         return score / math.pow(length, self._params.length_penalty)
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._ended) == self._params.width
