@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine import (
+    LLM,
     BeamSearchParams,
     Completion,
     Delta,
@@ -257,6 +258,34 @@ async def test_speculation_and_the_prefix_cache_change_nothing(
         again = await read(engine.complete(PROMPT * 2, params))
         check(again, reference.search(PROMPT * 2, params))
         assert bool(again[0].cached_prompt_tokens) is caching
+
+
+def test_nothing_is_drafted_for_beams(path: Path) -> None:
+    settings = EngineSettings(
+        model=str(path), dtype="float32", max_model_len=128, kv_block_size=4, speculation="prompt-lookup"
+    )
+    with LLM(**settings.model_dump(), show_progress=False) as llm:
+        llm.generate([PROMPT], SamplingParams(temperature=0, ignore_eos=True, max_tokens=100))
+        drafted = llm.engine.stats().draft_tokens
+        assert drafted
+        llm.beam_search([PROMPT], BeamSearchParams(width=2), SamplingParams(ignore_eos=True, max_tokens=100))
+        assert llm.engine.stats().draft_tokens == drafted
+
+
+def test_a_search_that_has_begun_ends_with_the_engine(model: LoadedModel) -> None:
+    """Its parked beams would wait for siblings that the next engine has not admitted yet."""
+    core = EngineCore(model, EngineSettings(max_model_len=64, max_num_seqs=2, num_kv_blocks=60, kv_block_size=4))
+    add(core, "begun", PROMPT, searching(4))
+    for _ in range(4):
+        core.step()
+    add(core, "waits", PROMPT, searching(4))
+    core.strategy.request_ids = ()
+    failed, waiting = core.evacuate()
+    assert {one.stream_id for one in failed} == {"begun"}
+    assert [one.stream_id for one in waiting] == ["waits"]
+    following = EngineCore(model, EngineSettings(max_model_len=64, max_num_seqs=2, num_kv_blocks=60, kv_block_size=4))
+    following.add(waiting[0])
+    assert len(finish(following).tokens) == 4
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
