@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -43,7 +43,7 @@ class EventStream(StreamingResponse):
         events: AsyncIterator[bytes],
         *,
         closing: asyncio.Event,
-        final_event: bytes = b"",
+        final_event: bytes | Callable[[], bytes] = b"",
         source: AsyncIterator[object] | None = None,
     ) -> None:
         """Args:
@@ -107,8 +107,9 @@ class EventStream(StreamingResponse):
             return True
         streaming.cancel()
         await asyncio.gather(streaming, return_exceptions=True)
-        if self._final_event:
-            await send({"type": "http.response.body", "body": self._final_event, "more_body": True})
+        final_event = self._final_event() if callable(self._final_event) else self._final_event
+        if final_event:
+            await send({"type": "http.response.body", "body": final_event, "more_body": True})
         return True
 
 

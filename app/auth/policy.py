@@ -180,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/v1/models/{model:path}", _USER, scope=Scope.MODELS),
     Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, revocable=True),
+    Rule("POST", "/v1/responses", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
     # vLLM's routes outside /v1: also listed in app.error_format.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),

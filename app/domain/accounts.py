@@ -29,7 +29,7 @@ class Purpose(StrEnum):
 class Scope(StrEnum):
     """Endpoints that an API key gives access to."""
 
-    CHAT = "chat"  #: replies: /v1/chat/completions, /v1/completions, and Gradio's endpoint /chat
+    CHAT = "chat"  #: replies: /v1/chat/completions, /v1/completions, /v1/responses, and Gradio's endpoint /chat
     MODELS = "models"  #: the list of models
 
 

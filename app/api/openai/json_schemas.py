@@ -72,16 +72,18 @@ def check_depth(path: str, value: object) -> None:
 
 
 def check_json_size(path: str, value: object, max_bytes: int) -> None:
-    """Checks that a parsed JSON value is valid text of at most ``max_bytes``, and not too deep.
+    """Checks that a parsed JSON value is valid JSON of at most ``max_bytes``, and not too deep.
 
     Raises:
-        PydanticCustomError: it is larger, deeper, or holds half of a surrogate pair.
+        PydanticCustomError: it is larger, deeper, or holds half of a surrogate pair, or a number that is none.
     """
     check_depth(path, value)
     try:
-        size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
     except UnicodeEncodeError:
         raise unsupported(path, "The field '{param}' is not valid text: it holds half of a surrogate pair.") from None
+    except ValueError:
+        raise unsupported(path, "The field '{param}' holds NaN or an infinite number, which JSON lacks.") from None
     if size > max_bytes:
         raise unsupported(path, f"The field '{{param}}' has {size} bytes; the maximum is {max_bytes}. Shorten it.")
 

@@ -30,15 +30,19 @@ class TextPart(Lenient):
     text: str
 
 
-def _content(value: object) -> str | list[TextPart]:
-    """Parses a message's content: a text or a list of parts; null is empty, as in vLLM."""
+def parse_content(value: object, field: str = "content") -> str | list[TextPart]:
+    """Parses a message's content: a text or a list of parts; null is empty, as in vLLM.
+
+    Args:
+        field: the name of the field that holds it.
+    """
     if value is None:
         return ""
     if isinstance(value, str):
-        return checked_text("content", value)
+        return checked_text(field, value)
     if not isinstance(value, list):
-        raise unsupported("content", "The field '{param}' must be a string, a list of parts, or null.")
-    return [_part(f"content[{index}]", part) for index, part in enumerate(value)]
+        raise unsupported(field, "The field '{param}' must be a string, a list of parts, or null.")
+    return [_part(f"{field}[{index}]", part) for index, part in enumerate(value)]
 
 
 def _part(path: str, part: Any) -> TextPart:
@@ -64,7 +68,7 @@ class ChatMessageParam(Lenient):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        str | list[TextPart], PlainValidator(_content, json_schema_input_type=str | list[TextPart] | None)
+        str | list[TextPart], PlainValidator(parse_content, json_schema_input_type=str | list[TextPart] | None)
     ] = ""
     name: Annotated[str, StringConstraints(pattern=r"^[\w.@-]{1,64}$")] | None = Field(
         None, description="Distinguishes participants of the same role, if the model's chat template shows it."

@@ -52,41 +52,36 @@ _TYPES: Mapping[Kind, Any] = {
     Kind.TOKEN_IDS: list[int],
     Kind.TOKEN_BIASES: dict[str, float],
 }
-#: The two endpoints ask for log-probabilities in different ways.
-_SHARED = tuple([parameter for parameter in PARAMETERS.values() if parameter.name != "logprobs"])
-
-if TYPE_CHECKING:
-    _WithParameters = Lenient
-else:
-    _WithParameters = create_model(
-        "_WithParameters",
-        __base__=Lenient,
-        **{
-            parameter.name: (
-                _TYPES[parameter.kind] | None,
-                Field(None, description=parameter.sentence),
-            )
-            for parameter in _SHARED
-        },
-    )
 
 
-class BaseCompletionRequest(_WithParameters):
-    """The fields that chat completions and completions share, with the sampling parameters of the engine's table."""
+def model_with_parameters(*omitted: str) -> type[Lenient]:
+    """Returns a model that has the sampling parameters of the engine's table as fields, but for those ``omitted``."""
+    fields: dict[str, Any] = {
+        parameter.name: (_TYPES[parameter.kind] | None, Field(None, description=parameter.sentence))
+        for parameter in PARAMETERS.values()
+        if parameter.name not in omitted
+    }
+    return create_model("SamplingFields", __base__=Lenient, **fields)
 
-    no_ops = REQUEST_FIELDS
-    #: Maps the engine's parameter names to the request's where they differ.
-    spelling: ClassVar[Mapping[str, str]] = {}
 
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Maps the engine's parameter names to this request's fields where they differ."""
-        form = "response_format" if self.structured_outputs is None else "structured_outputs"
-        return {**self.spelling, "structured": form, "beam_search": "use_beam_search"}
+def requested_parameters(request: Lenient) -> dict[str, Any]:
+    """Returns the engine's parameters that a request of :func:`model_with_parameters` sets.
+
+    Raises:
+        ValueError: a key of ``logit_bias`` is no token id.
+    """
+    fields = type(request).model_fields
+    given = {name: value for name in PARAMETERS if name in fields and (value := getattr(request, name)) is not None}
+    if "logit_bias" in given:
+        given["logit_bias"] = {_token_id(key): bias for key, bias in given["logit_bias"].items()}
+    return given
+
+
+class GenerationRequest(Lenient):
+    """The fields that every request for a reply has, beside its sampling parameters."""
 
     model: str | None = Field(None, description="Default: the loaded model.")
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     deadline: float | None = Field(
         None,
         gt=0,
@@ -106,12 +101,46 @@ class BaseCompletionRequest(_WithParameters):
         description="Only requests with an equal salt share this one's prefix cache. With accounts, users never share "
         "it, not even where their system messages are equal.",
     )
-    response_format: ResponseFormat | None = Field(
-        None, description="The form of the reply: text, json_object, json_schema with a schema, or structural_tag."
-    )
     structured_outputs: StructuredOutputs | None = Field(
         None,
         description="vLLM's field: one of json, json_object, regex, choice, grammar (Lark or GBNF) and structural_tag.",
+    )
+
+    @property
+    @abstractmethod
+    def names(self) -> Mapping[str, str]:
+        """Maps the engine's parameter names to this request's fields where they differ."""
+
+    @abstractmethod
+    def sampling_params(self) -> SamplingParams:
+        """Converts the request to the engine's parameters; omitted fields get the model's defaults.
+
+        Raises:
+            ValueError: a value is out of range; the message names the parameter, the value and the range.
+        """
+
+
+if TYPE_CHECKING:
+    _SamplingFields = Lenient
+else:  # the two endpoints ask for log-probabilities in different ways
+    _SamplingFields = model_with_parameters("logprobs")
+
+
+class BaseCompletionRequest(GenerationRequest, _SamplingFields):
+    """The fields that chat completions and completions share, with the sampling parameters of the engine's table."""
+
+    no_ops = REQUEST_FIELDS
+    #: Maps the engine's parameter names to the request's where they differ.
+    spelling: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        form = "response_format" if self.structured_outputs is None else "structured_outputs"
+        return {**self.spelling, "structured": form, "beam_search": "use_beam_search"}
+
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = Field(
+        None, description="The form of the reply: text, json_object, json_schema with a schema, or structural_tag."
     )
     best_of: Whole | None = Field(
         None,
@@ -186,15 +215,7 @@ class BaseCompletionRequest(_WithParameters):
         return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling_params(self) -> SamplingParams:
-        """Converts the request to the engine's parameters; omitted fields get the model's defaults.
-
-        Raises:
-            ValueError: a value is out of range; the message names the parameter, the value and the range.
-        """
-        given = {one.name: value for one in _SHARED if (value := getattr(self, one.name)) is not None}
-        if self.logit_bias is not None:
-            given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        given |= {
+        given = requested_parameters(self) | {
             "max_tokens": self.reply_limit(),
             "logprobs": self.reply_logprobs(),
             "prompt_logprobs": self.requested_prompt_logprobs(),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -14,30 +14,29 @@ from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep
 from app.api.openai import tokens
 from app.api.openai.best_of import best_replies, check_best_of
-from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
+from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
 from app.api.openai.replies import CompletionKind, CompletionResponse, Extras, error_event
 from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest, CompletionRequest
+from app.api.openai.responses.routes import router as responses_router
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
+from app.api.openai.serving import (
+    CLIENT_LEFT,
+    STOPPING,
+    chain,
+    engine_options,
+    next_delta,
+    sampling_params,
+    unless_client_leaves,
+)
 from app.api.sse import EventStream, close
-from app.auth.identity import Identity
-from app.domain.roles import UserRole
 from app.error_format import error_response
-from app.services.container import Services
-from app.turns.admission import caller_of
-from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
+from engine import ChatEngine, Delta, EngineError, SamplingParams
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-#: nginx's status for a client that disconnected before its response. No client reads it, but logs show it.
-CLIENT_LEFT = 499
-
 #: Headers for OpenAI's clients, which retry errors of 500 and above by themselves.
 _RETRY = {503: {"Retry-After": "1"}, 504: {"x-should-retry": "false"}}
-
-_STOPPING = EngineStoppedError("The server is shutting down, and the reply was cut off.")
-
-T = TypeVar("T")
 
 
 def install_openai(app: FastAPI) -> None:
@@ -55,6 +54,7 @@ def install_openai(app: FastAPI) -> None:
         )
 
     app.include_router(router)
+    app.include_router(responses_router)
     app.include_router(tokens.router)
 
 
@@ -81,7 +81,7 @@ async def chat_completions(
     adapter = check_model(body.model, engine.info)
     params = _sampling(body, engine)
     options = replace(body.chat_options(), adapter=adapter)
-    deltas = engine.chat(body.for_engine(), params, options=options, **_options(body, identity, services))
+    deltas = engine.chat(body.for_engine(), params, options=options, **engine_options(body, identity, services))
     try:
         deltas = best_replies(body, params, services.admission.meter(identity.user_id, deltas, params.num_sequences))
         return await _respond("chat", body, deltas, request, engine, closing, headers, adapter)
@@ -99,7 +99,7 @@ async def completions(
     adapter = check_model(body.model, engine.info)
     params = _sampling(body, engine)
     try:
-        options = {**_options(body, identity, services), "adapter": adapter}
+        options = {**engine_options(body, identity, services), "adapter": adapter}
         deltas = await continue_prompts(engine, body, params, options)
         deltas = services.admission.meter(identity.user_id, deltas, len(body.prompt) * params.num_sequences)
         deltas = best_replies(body, params, deltas)
@@ -110,29 +110,8 @@ async def completions(
         raise to_openai_error(error, "prompt", body.names) from error
 
 
-def _options(body: BaseCompletionRequest, identity: Identity, services: Services) -> dict[str, Any]:
-    """Returns the engine's options for the request: deadline, priority and caller.
-
-    Raises:
-        OpenAIError: the caller may not use this priority.
-    """
-    if body.priority < 0 and identity.role is not UserRole.ADMIN:
-        raise OpenAIError(
-            403,
-            "priority_not_allowed",
-            f"Only admins may use a priority below 0, which overtakes other users (got {body.priority}). "
-            "Send 0 or more.",
-            "priority",
-        )
-    caller = caller_of(identity.user_id, accounts=services.settings.accounts, cache_salt=body.cache_salt or "")
-    return {"deadline": body.deadline, "priority": body.priority, "caller": caller}
-
-
 def _sampling(body: BaseCompletionRequest, engine: ChatEngine) -> SamplingParams:
-    try:
-        params = body.sampling_params()
-    except ValueError as error:
-        raise invalid_value(error, body.names) from error
+    params = sampling_params(body)
     check_best_of(body, params, engine.default_sampling_params)
     return params
 
@@ -151,7 +130,7 @@ async def _respond(
     streaming = False
     try:
         # The engine raises refusals instead of the first delta: waiting for it here gives them their own status.
-        first = await _unless_client_leaves(request, _next(deltas))
+        first = await unless_client_leaves(request, next_delta(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
         info = engine.info
@@ -162,45 +141,15 @@ async def _respond(
             fingerprint(info, adapter),
             Extras.from_request(body),
         )
-        everything = _chain(first, deltas)
+        everything = chain(first, deltas)
         if body.stream:
             streaming = True
             chunks = reply.stream(everything, include_usage=body.include_usage)
-            stream = EventStream(chunks, closing=closing, final_event=error_event(_STOPPING), source=deltas)
+            stream = EventStream(chunks, closing=closing, final_event=error_event(STOPPING), source=deltas)
             stream.headers.update(headers)
             return stream
-        whole = await _unless_client_leaves(request, reply.full(everything))
+        whole = await unless_client_leaves(request, reply.full(everything))
         return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=dict(headers))
     finally:
         if not streaming:
             await close(deltas)
-
-
-async def _next(deltas: AsyncIterator[Delta]) -> Delta:
-    return await anext(deltas)
-
-
-async def _chain(first: Delta, rest: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-    try:
-        yield first
-        async for delta in rest:
-            yield delta
-    finally:
-        await close(rest)
-
-
-async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Returns the work's result; None, after cancelling the work, if the client disconnects first."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)

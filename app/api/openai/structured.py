@@ -91,6 +91,12 @@ def _text(value: dict[str, Any] | bool | str) -> str:
     if isinstance(value, str):
         return value
     try:
-        return json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except RecursionError:
         raise ValueError("structured holds a schema that is nested too deep to read") from None
+    except UnicodeEncodeError:
+        raise ValueError("structured holds a schema with half of a surrogate pair, which is no valid text") from None
+    except ValueError:
+        raise ValueError("structured holds a schema with NaN or an infinite number, which JSON lacks") from None
+    return text

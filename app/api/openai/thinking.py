@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
@@ -56,8 +56,8 @@ def _budget(value: object) -> object:
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class ThinkingInput(Lenient):
-    """How the model thinks before it answers, and how its thoughts are returned."""
+class ThinkingSwitches(Lenient):
+    """How the model thinks before it answers."""
 
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, PlainValidator(_template_kwargs, json_schema_input_type=dict[str, Any] | None)
@@ -65,11 +65,51 @@ class ThinkingInput(Lenient):
     enable_thinking: bool | None = Field(
         None, description="Whether a model that can do both thinks before it answers. Default: the template's own."
     )
-    reasoning_effort: Effort | None = Field(
-        None, description="How much the model thinks, where its template reads this; `none` turns thinking off."
-    )
     thinking_token_budget: Annotated[int | None, BeforeValidator(_budget)] = Field(
         None, ge=0, description="Tokens after which the thinking is closed and the answer begins; -1 is no limit."
+    )
+    stop_in_reasoning: bool | None = Field(
+        None, description="True: stop strings and forbidden words act on the thinking, too, not on the answer alone."
+    )
+
+    @property
+    def requested_effort(self) -> Effort | None:
+        """The effort that the request names, in the field that its API has for it."""
+        return None
+
+    @model_validator(mode="after")
+    def _one_answer_to_whether_it_thinks(self) -> Self:
+        switches = {switch for switch in self._switches if switch is not None}
+        if len(switches) > 1:
+            raise unsupported(
+                "enable_thinking",
+                "'{param}', chat_template_kwargs and the effort of reasoning contradict each other. Send one of them.",
+            )
+        return self
+
+    @property
+    def _switches(self) -> tuple[bool | None, ...]:
+        """What each field says about thinking; None where it says nothing."""
+        kwargs = self.chat_template_kwargs or {}
+        by_effort = False if self.requested_effort == "none" else None
+        return self.enable_thinking, by_effort, *(kwargs.get(name) for name in _SWITCHES)
+
+    @property
+    def thinking(self) -> bool | None:
+        """Whether the model is asked to think; None leaves it to the template."""
+        return next((switch for switch in self._switches if switch is not None), None)
+
+    @property
+    def effort(self) -> str | None:
+        """The effort that the template reads; None where there is to be no thinking."""
+        return None if self.requested_effort == "none" else self.requested_effort
+
+
+class ThinkingInput(ThinkingSwitches):
+    """How the model thinks before it answers, and how its thoughts are returned."""
+
+    reasoning_effort: Effort | None = Field(
+        None, description="How much the model thinks, where its template reads this; `none` turns thinking off."
     )
     include_reasoning: bool | None = Field(None, description="False leaves the thinking out of the response.")
     separate_reasoning: bool | None = Field(
@@ -81,36 +121,10 @@ class ThinkingInput(Lenient):
     reasoning_format: Literal["none", "auto", "deepseek"] | None = Field(
         None, description="llama.cpp's spelling of separate_reasoning: `none` is false, the others are true."
     )
-    stop_in_reasoning: bool | None = Field(
-        None, description="True: stop strings and forbidden words act on the thinking, too, not on the answer alone."
-    )
-
-    @model_validator(mode="after")
-    def _one_answer_to_whether_it_thinks(self) -> ThinkingInput:
-        switches = {switch for switch in self._switches if switch is not None}
-        if len(switches) > 1:
-            raise unsupported(
-                "enable_thinking",
-                "'{param}', chat_template_kwargs and reasoning_effort contradict each other. Send one of them.",
-            )
-        return self
 
     @property
-    def _switches(self) -> tuple[bool | None, ...]:
-        """What each field says about thinking; None where it says nothing."""
-        kwargs = self.chat_template_kwargs or {}
-        by_effort = False if self.reasoning_effort == "none" else None
-        return self.enable_thinking, by_effort, *(kwargs.get(name) for name in _SWITCHES)
-
-    @property
-    def thinking(self) -> bool | None:
-        """Whether the model is asked to think; None leaves it to the template."""
-        return next((switch for switch in self._switches if switch is not None), None)
-
-    @property
-    def effort(self) -> str | None:
-        """The effort that the template reads; None where there is to be no thinking."""
-        return None if self.reasoning_effort == "none" else self.reasoning_effort
+    def requested_effort(self) -> Effort | None:
+        return self.reasoning_effort
 
     @property
     def parses_reply(self) -> bool:

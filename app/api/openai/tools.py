@@ -55,11 +55,20 @@ class FunctionTool(Lenient):
     @model_validator(mode="before")
     @classmethod
     def _only_functions(cls, data: Any) -> Any:
-        kind = data.get("type", "function") if isinstance(data, dict) else "function"
-        if kind != "function":
-            shown = f"{kind[:40]!a}" if isinstance(kind, str) else "no string"
-            raise unsupported("type", f"The field '{{param}}' is {shown}, but the only type of tool is \"function\".")
-        return data
+        return only_functions(data)
+
+
+def only_functions(tool: Any) -> Any:
+    """Returns the tool, as it came, unless it is of another type than ``function``.
+
+    Raises:
+        PydanticCustomError: it is.
+    """
+    kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
+    if kind != "function":
+        shown = f"{kind[:40]!a}" if isinstance(kind, str) else "no string"
+        raise unsupported("type", f"The field '{{param}}' is {shown}, but the only type of tool is \"function\".")
+    return tool
 
 
 def _tool_choice(value: object) -> ToolChoice | None:
@@ -81,10 +90,9 @@ def _tool_choice(value: object) -> ToolChoice | None:
     return NamedTool(name)
 
 
-class ToolInput(Lenient):
-    """The tools that a reply may call."""
+class ToolChoiceInput(Lenient):
+    """Which of its tools a reply calls."""
 
-    tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
     tool_choice: Annotated[
         ToolChoice | None, PlainValidator(_tool_choice, json_schema_input_type=str | dict[str, Any] | None)
     ] = Field(
@@ -93,6 +101,12 @@ class ToolInput(Lenient):
         '`{"type": "function", "function": {"name": ...}}`.',
     )
     parallel_tool_calls: bool | None = Field(None, description="False: the reply calls one tool at most.")
+
+
+class ToolInput(ToolChoiceInput):
+    """The tools that a reply may call."""
+
+    tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
 
     @field_validator("tools", mode="before")
     @classmethod
@@ -163,7 +177,7 @@ def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | No
         )
 
 
-def _arguments(value: object) -> str:
+def parse_arguments(value: object) -> str:
     """Parses the arguments of a call: JSON text of an object; empty text is an empty object.
 
     Some clients send the object itself, which is taken, too.
@@ -191,7 +205,7 @@ class CalledFunction(Lenient):
     """The function that a reply called."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH)]
-    arguments: Annotated[str, PlainValidator(_arguments, json_schema_input_type=str)] = "{}"
+    arguments: Annotated[str, PlainValidator(parse_arguments, json_schema_input_type=str)] = "{}"
 
 
 class ToolCallParam(Lenient):

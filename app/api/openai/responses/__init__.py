@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: replies as items, whole or streamed."""

@@ -1,0 +1,87 @@
+"""What the routes of ``/v1`` share: options of a request for the engine, and waiting while the client stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from typing import Any, Final, TypeVar
+
+from fastapi import Request
+
+from app.api.openai.errors import OpenAIError, invalid_value
+from app.api.openai.requests import GenerationRequest
+from app.api.sse import close
+from app.auth.identity import Identity
+from app.domain.roles import UserRole
+from app.services.container import Services
+from app.turns.admission import caller_of
+from engine import Delta, EngineStoppedError, SamplingParams
+
+CLIENT_LEFT: Final = 499
+"""nginx's status for a client that disconnected before its response. No client reads it, but logs show it."""
+
+STOPPING: Final = EngineStoppedError("The server is shutting down, and the reply was cut off.")
+
+T = TypeVar("T")
+
+
+def engine_options(body: GenerationRequest, identity: Identity, services: Services) -> dict[str, Any]:
+    """Returns the engine's options for the request: deadline, priority and caller.
+
+    Raises:
+        OpenAIError: the caller may not use this priority.
+    """
+    if body.priority < 0 and identity.role is not UserRole.ADMIN:
+        raise OpenAIError(
+            403,
+            "priority_not_allowed",
+            f"Only admins may use a priority below 0, which overtakes other users (got {body.priority}). "
+            "Send 0 or more.",
+            "priority",
+        )
+    caller = caller_of(identity.user_id, accounts=services.settings.accounts, cache_salt=body.cache_salt or "")
+    return {"deadline": body.deadline, "priority": body.priority, "caller": caller}
+
+
+def sampling_params(body: GenerationRequest) -> SamplingParams:
+    """Returns the engine's sampling parameters for the request.
+
+    Raises:
+        OpenAIError: a value is out of range.
+    """
+    try:
+        return body.sampling_params()
+    except ValueError as error:
+        raise invalid_value(error, body.names) from error
+
+
+async def next_delta(deltas: AsyncIterator[Delta]) -> Delta:
+    """Waits for the next delta, as a coroutine that a task can run."""
+    return await anext(deltas)
+
+
+async def chain(first: Delta, rest: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+    """Yields a delta that was read already, and the others; closes ``rest`` at the end."""
+    try:
+        yield first
+        async for delta in rest:
+            yield delta
+    finally:
+        await close(rest)
+
+
+async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Returns the work's result; None, after cancelling the work, if the client disconnects first."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
