@@ -117,6 +117,12 @@ class AppSettings(BaseSettings):
         ge=1,
         description="Days without a message after which a conversation is deleted, pinned ones too; default: never.",
     )
+    response_retention_days: int | None = Field(
+        30,
+        ge=1,
+        description="Days after which a conversation that /v1/responses has stored is deleted, counted from its last "
+        "response; empty: never. A shorter APP_RETENTION_DAYS applies to them, too.",
+    )
     strict_fields: bool = Field(
         False,
         description="Let /v1 reject requests with unknown fields; otherwise it ignores them and lists them in the "
@@ -157,6 +163,7 @@ class AppSettings(BaseSettings):
         "public_url",
         "metrics_token",
         "retention_days",
+        "response_retention_days",
         "tokens_per_day",
         mode="before",
     )
@@ -216,6 +223,11 @@ class AppSettings(BaseSettings):
             max_conversations=self.conversations_per_user or None,
             max_tags=MAX_TAGS,
         )
+
+    @property
+    def response_days(self) -> int | None:
+        """Days after which stored responses are deleted; None keeps them."""
+        return min((days for days in (self.retention_days, self.response_retention_days) if days), default=None)
 
     @property
     def public_host(self) -> str | None:

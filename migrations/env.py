@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from app.settings import AppSettings
 from app.store.db.database import postgres_engine, sqlite_engine
-from app.store.db.desk_models import METADATA
+from app.store.db.metadata import METADATA
 from app.store.maintenance.migrate import sqlite_file
 
 

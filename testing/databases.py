@@ -16,7 +16,7 @@ import psycopg
 import sqlalchemy as sa
 
 from app.settings import AppSettings
-from app.store.db.models import Base
+from app.store.db.metadata import METADATA
 from app.store.maintenance.migrate import migrate
 
 
@@ -59,7 +59,7 @@ class PostgresServer:
         with self._connected(self._template) as connection:
             self._rows = [
                 (table.name, row)
-                for table in Base.metadata.sorted_tables
+                for table in METADATA.sorted_tables
                 for (row,) in connection.execute(f"SELECT row_to_json(it)::text FROM {table.name} AS it")
             ]
 
@@ -89,7 +89,7 @@ class PostgresServer:
                 time.sleep(0.002)
             if alone:
                 # The replica role skips foreign keys: all rows are deleted anyway.
-                tables = "; ".join(f"DELETE FROM {table.name}" for table in Base.metadata.sorted_tables)
+                tables = "; ".join(f"DELETE FROM {table.name}" for table in METADATA.sorted_tables)
                 connection.execute(f"SET session_replication_role = replica; {tables}")
                 for table, row in self._rows:
                     connection.execute(

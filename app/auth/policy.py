@@ -130,6 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/account", _USER, linkable=True),
     Rule("GET PATCH", "/api/account", _USER),
     Rule("GET", "/api/account/storage", _USER),
+    Rule("DELETE", "/api/account/responses", _USER),
     Rule("POST", "/api/account/sign-out", _USER),
     Rule("POST", "/api/account/sign-out-everywhere", _USER),
     Rule("POST", "/api/account/password", _USER),
@@ -181,6 +182,9 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/responses", _WRITER, scope=Scope.CHAT, revocable=True),
+    Rule("GET", "/v1/responses/{response_id}", _USER, scope=Scope.CHAT),
+    Rule("DELETE", "/v1/responses/{response_id}", _WRITER, scope=Scope.CHAT),
+    Rule("GET", "/v1/responses/{response_id}/input_items", _USER, scope=Scope.CHAT),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
     # vLLM's routes outside /v1: also listed in app.error_format.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),

@@ -13,6 +13,7 @@ from app.domain.ids import LOCAL_USER_ID
 from app.errors import InvalidInput, StartupError
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
+from app.store.chat.responses import ResponseRecords
 from app.store.chat.transfer import TransferRecords
 from app.store.db.database import Database
 from app.store.maintenance.check import inspect_database
@@ -82,6 +83,7 @@ async def _transfers(settings: AppSettings, user: str | None) -> AsyncIterator[t
         yield (
             Transfers(
                 TransferRecords(database),
+                ResponseRecords(database),
                 max_import_mb=settings.max_import_mb,
                 max_message_chars=settings.max_message_chars,
             ),

@@ -223,6 +223,7 @@ def _counted(data: DeletionPreview) -> str:
         (data.messages, "message", "messages"),
         (data.replies, "reply", "replies"),
         (data.feedback, "rating", "ratings"),
+        (data.responses, "stored response", "stored responses"),
         (data.api_keys, "API key", "API keys"),
         (data.sessions, "session", "sessions"),
     ]

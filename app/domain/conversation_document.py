@@ -5,6 +5,7 @@ Docstrings and field descriptions in this module become the schema's description
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -165,12 +166,20 @@ class ConversationDocument(_Part):
     messages: list[MessageDocument] = Field(description="All messages; each comes after its parent.")
 
 
+class ResponseDocument(_Part):
+    """A response that a program stored through /v1/responses. It is exported only: an import leaves it out."""
+
+    input: list[dict[str, Any]] = Field(description="Its own input items, as OpenAI's API has them.")
+    response: dict[str, Any] = Field(description="The response as it was sent.")
+
+
 class Document(_Part):
     """A file of conversations."""
 
     format: Literal["deskmate.conversations"]
     version: Literal[1]
     conversations: list[ConversationDocument]
+    responses: list[ResponseDocument] = Field([], description="Only in an export of everything.")
 
 
 def schema() -> dict[str, Any]:
@@ -183,8 +192,14 @@ def document_start() -> str:
     return f'{{"format":"{FORMAT}","version":{VERSION},"conversations":['
 
 
+def response_text(response: ResponseDocument, *, first: bool) -> str:
+    """A stored response's text in a document: one line. All responses come after the last conversation."""
+    before = '\n],"responses":[' if first else ","
+    return f"{before}\n{json.dumps(response.model_dump(), ensure_ascii=False, separators=(',', ':'))}"
+
+
 def document_end() -> str:
-    """The text of a document after its last conversation."""
+    """The text of a document after its last conversation or response."""
     return "\n]}\n"
 
 

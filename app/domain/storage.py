@@ -12,6 +12,8 @@ MAX_CONVERSATION_BYTES = 64 * MIB
 MESSAGE_BYTES = 1024
 """Charged per message in addition to its text: about the size of its row, its turn's row, and their index entries."""
 CONVERSATION_BYTES = 1024
+RESPONSE_BYTES = 1024
+"""The same for each response that ``/v1/responses`` stores."""
 MAX_TAGS = 1000
 """Distinct tags per user: the list of conversations shows them all."""
 
@@ -28,6 +30,7 @@ class StorageUse:
     bytes: int
     conversations: int
     tags: int  #: distinct tags
+    responses: int = 0  #: stored by ``/v1/responses``
 
 
 NOTHING = StorageUse(0, 0, 0)

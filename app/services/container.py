@@ -18,6 +18,7 @@ from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
 from app.services.models import Models
+from app.services.responses import Responses
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.token_use import TokenUsageRecords
@@ -25,6 +26,7 @@ from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
 from app.store.chat.leases import Leases
+from app.store.chat.responses import ResponseRecords
 from app.store.chat.storage_use import StorageUsageRecords
 from app.store.chat.transfer import TransferRecords
 from app.store.chat.turn_contexts import TurnContexts
@@ -61,6 +63,7 @@ class Services:
     engine: ChatEngine
     chats: Chats
     temporary: TemporaryChats
+    responses: Responses
     transfers: Transfers
     templates: Templates
     tools: ChatTools
@@ -105,6 +108,7 @@ class Services:
             conversations = Conversations(database, limits)
             storage = StorageQuota(StorageUsageRecords(database), limits)
             deletions = Deletions(database)
+            response_records = ResponseRecords(database)
             titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
             background = BackgroundTasks()
@@ -148,6 +152,7 @@ class Services:
                 temporary,
                 accounts.sessions if accounts is not None else None,
                 retention_days=settings.retention_days,
+                response_days=settings.response_days,
             )
             background.start(housekeeping.run_indexing(), "search index")
             background.start(housekeeping.run_cleanup(), "cleanup")
@@ -161,8 +166,10 @@ class Services:
                     feedback=FeedbackRecords(database),
                 ),
                 temporary=temporary,
+                responses=Responses(response_records, storage),
                 transfers=Transfers(
                     TransferRecords(database, limits),
+                    response_records,
                     max_import_mb=settings.max_import_mb,
                     max_message_chars=settings.max_message_chars,
                 ),
@@ -211,7 +218,9 @@ class Services:
     async def close(self) -> None:
         """Ends the replies in flight within ``shutdown_seconds``, then closes the database. Leaves the engine open."""
         try:
-            await asyncio.gather(self.turns.close(), self.temporary.close(), self.models.close())
+            await asyncio.gather(
+                self.turns.close(), self.temporary.close(), self.models.close(), self.responses.close()
+            )
             if self._quotas is not None:
                 await self._quotas.close()
         finally:

@@ -59,5 +59,6 @@ class Erasure:
             await self._delete_conversation(user_id, conversation_id)
         await self._delete_temporary_chats(user_id)
         await self._data.delete_conversations(user_id)
+        await self._data.delete_responses(user_id)
         await self._data.delete_rest(actor_id, before)
         return before

@@ -26,6 +26,7 @@ class Housekeeping:
 
     Args:
         retention_days: conversations without activity for longer are deleted; None keeps all.
+        response_days: the same for stored responses.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Housekeeping:
         sessions: LoginSessions | None = None,
         *,
         retention_days: int | None,
+        response_days: int | None,
     ) -> None:
         self._index = index
         self._deletions = deletions
@@ -44,6 +46,7 @@ class Housekeeping:
         self._temporary = temporary
         self._sessions = sessions
         self._retention_days = retention_days
+        self._response_days = response_days
 
     async def run_indexing(self) -> None:
         """Keeps the search index up to date."""
@@ -64,7 +67,8 @@ class Housekeeping:
             await asyncio.sleep(CLEAN_SECONDS)
 
     async def clean(self) -> None:
-        """Purges deletions that can no longer be undone, expired sessions and chats, and conversations past retention.
+        """Purges deletions that can no longer be undone, and what has expired: sessions, temporary chats, conversations
+        and stored responses.
 
         Raises:
             StorageUnavailable: the database does not respond.
@@ -74,8 +78,11 @@ class Housekeeping:
         if self._sessions is not None:
             await self._sessions.purge()
         await self._deletions.purge(before=now - timedelta(hours=UNDO_HOURS))
-        if self._retention_days is None:
-            return
-        deleted = await self._retention.delete_older(now - timedelta(days=self._retention_days))
-        if deleted:
-            _log.info("%d conversations without activity for %d days were deleted", deleted, self._retention_days)
+        if (days := self._retention_days) is not None:
+            deleted = await self._retention.delete_older(now - timedelta(days=days))
+            if deleted:
+                _log.info("%d conversations without activity for %d days were deleted", deleted, days)
+        if (days := self._response_days) is not None:
+            deleted = await self._retention.delete_older_responses(now - timedelta(days=days))
+            if deleted:
+                _log.info("%d stored responses without activity for %d days were deleted", deleted, days)

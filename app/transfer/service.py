@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Literal, TypeVar
 
-from app.domain.conversation_document import ConversationDocument
+from app.domain.conversation_document import ConversationDocument, ResponseDocument
 from app.errors import TooLarge
+from app.store.chat.responses import Exchange, ResponseRecords
 from app.store.chat.transfer import ImportCounts, TransferRecords
 from app.transfer.filenames import file_name
 from app.transfer.files import MIB, too_large
@@ -46,12 +47,16 @@ class Transfers:
     """Runs users' exports and imports.
 
     Args:
+        responses: the responses that programs stored, which are exported with the conversations.
         max_import_mb: size limit of a file, and of its unpacked content, in MiB.
         max_message_chars: longest message that the chat accepts, in characters; an import accepts it too.
     """
 
-    def __init__(self, records: TransferRecords, *, max_import_mb: int, max_message_chars: int) -> None:
+    def __init__(
+        self, records: TransferRecords, responses: ResponseRecords, *, max_import_mb: int, max_message_chars: int
+    ) -> None:
         self.records = records
+        self._responses = responses
         self._max_message_bytes = max_message_bytes(max_message_chars)
         self._max_bytes = max_import_mb * MIB
         # Parsing takes several times a file's size in memory. Two queues: a small file does not wait for a large one.
@@ -78,7 +83,7 @@ class Transfers:
         return Export(name, MARKDOWN_TYPE, _each(as_markdown(conversation).encode()))
 
     async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
-        """Every conversation as one document, or as an archive of Markdown files. Reads while it is downloaded.
+        """Everything as one document, or the conversations as an archive of Markdown. Reads while it is downloaded.
 
         Raises:
             TooManyRequests: another export of the user's is running.
@@ -88,7 +93,8 @@ class Transfers:
         conversations = _followed(self.records.read_all(user_id), total, progress)
         now = datetime.now(UTC)
         if format == "json":
-            pieces = self._exporting.around(user_id, as_document(conversations))
+            responses = _response_documents(self._responses.read_all(user_id))
+            pieces = self._exporting.around(user_id, as_document(conversations, responses))
             return Export(file_name("Deskmate", now, "json"), JSON_TYPE, pieces)
         pieces = self._exporting.around(user_id, as_markdown_archive(conversations))
         return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, pieces)
@@ -165,6 +171,11 @@ class Transfers:
 async def _each(*items: Item) -> AsyncIterator[Item]:
     for item in items:
         yield item
+
+
+async def _response_documents(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[ResponseDocument]:
+    async for exchange in exchanges:
+        yield ResponseDocument.model_construct(input=list(exchange.input), response=exchange.body)
 
 
 async def _followed(

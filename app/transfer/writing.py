@@ -8,12 +8,21 @@ import zipfile
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 
-from app.domain.conversation_document import ConversationDocument, conversation_text, document_end, document_start
+from app.domain.conversation_document import (
+    ConversationDocument,
+    ResponseDocument,
+    conversation_text,
+    document_end,
+    document_start,
+    response_text,
+)
 from app.transfer.filenames import UniqueNames, file_name
 from app.transfer.markdown import as_markdown
 
 
-async def as_document(conversations: AsyncIterator[ConversationDocument]) -> AsyncIterator[bytes]:
+async def as_document(
+    conversations: AsyncIterator[ConversationDocument], responses: AsyncIterator[ResponseDocument] | None = None
+) -> AsyncIterator[bytes]:
     """Deskmate's own format (docs/export-format.md)."""
     yield document_start().encode()
     first = True
@@ -21,6 +30,11 @@ async def as_document(conversations: AsyncIterator[ConversationDocument]) -> Asy
         for text in _large_pieces(conversation_text(conversation, first=first)):
             yield text.encode()
         first = False
+    if responses is not None:
+        first = True
+        async for response in responses:
+            yield response_text(response, first=first).encode()
+            first = False
     yield document_end().encode()
 
 

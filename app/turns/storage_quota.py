@@ -41,20 +41,21 @@ class StorageQuota:
         self._counted[user_id] = _Counted(use, time.monotonic())
         return use
 
+    async def check_bytes(self, user_id: str) -> None:
+        """Checks the quota for something that belongs to no conversation.
+
+        Raises:
+            LimitReached: the user is at the limit; the text says what to do.
+        """
+        await self._checked(user_id, new_conversations=0)
+
     async def check(self, user_id: str, conversation_id: str | None) -> None:
         """Checks the quota for a message in ``conversation_id``, or in a new conversation (None).
 
         Raises:
             LimitReached: the user or the conversation is at the limit; the text says what to do.
         """
-        new = int(conversation_id is None)
-        counted = self._counted.get(user_id)
-        is_recent = counted is not None and time.monotonic() - counted.at < COUNTED_SECONDS
-        if counted is None or not is_recent or self.limits.is_near(counted.use, conversations=new):
-            use = await self.use_of(user_id)  # also before a refusal: something may have been deleted since
-            self.limits.require_room(use, conversations=new)
-        else:
-            use = counted.use
+        use = await self._checked(user_id, new_conversations=int(conversation_id is None))
         if conversation_id is not None and use.bytes > MAX_CONVERSATION_BYTES // 2:
             size = await self._uses.of_conversation(user_id, conversation_id)
             if size > MAX_CONVERSATION_BYTES:
@@ -62,3 +63,12 @@ class StorageQuota:
                     f"This conversation takes {mebibytes(size)} with all its versions, and "
                     f"{mebibytes(MAX_CONVERSATION_BYTES)} is the most for one. Continue in a new conversation."
                 )
+
+    async def _checked(self, user_id: str, *, new_conversations: int) -> StorageUse:
+        counted = self._counted.get(user_id)
+        is_recent = counted is not None and time.monotonic() - counted.at < COUNTED_SECONDS
+        if counted is not None and is_recent and not self.limits.is_near(counted.use, conversations=new_conversations):
+            return counted.use
+        use = await self.use_of(user_id)  # also before a refusal: something may have been deleted since
+        self.limits.require_room(use, conversations=new_conversations)
+        return use

@@ -120,7 +120,7 @@ test("a key expires at its time, not after it, and says so", () => {
 });
 
 const GIB = 2 ** 30;
-const storage = (more) => ({ used_bytes: 0, max_bytes: GIB, conversations: 2, max_conversations: 20_000, tags: 0, max_tags: null, ...more });
+const storage = (more) => ({ used_bytes: 0, max_bytes: GIB, conversations: 2, max_conversations: 20_000, tags: 0, max_tags: null, responses: 0, ...more });
 const advice = (more) => storageText(storage(more)).split(".").slice(-2)[0].trim();
 
 test("storage with and without limits", () => {
@@ -128,6 +128,7 @@ test("storage with and without limits", () => {
   assert.equal(storageText(storage({ max_bytes: null, max_conversations: null, conversations: 1 })), "You use 0 MiB, in 1 conversation.");
   assert.equal(storageText(storage({ max_conversations: null, conversations: 0 })), "You use 0 MiB of 1 GiB, in 0 conversations.");
   assert.equal(storageText(storage({ max_conversations: 1, conversations: 1 })).split(".")[0], "You use 0 MiB of 1 GiB, in 1 of 1 conversation");
+  assert.equal(storageText(storage({ responses: 1 })), "You use 0 MiB of 1 GiB, in 2 of 20,000 conversations and 1 stored response.");
   assert.equal(usedText(storage({ used_bytes: 1 })), "less than 0.1 MiB of 1 GiB");
 });
 
@@ -137,6 +138,7 @@ test("who has no room left is told what to do, whichever the limit, and who is c
   assert.equal(advice({ used_bytes: 2 * GIB }), full);
   assert.equal(advice({ conversations: 20_000 }), full);
   assert.equal(advice({ max_bytes: 0 }), full, "a limit of nothing is a limit");
+  assert.equal(advice({ used_bytes: GIB, responses: 5 }), "To add more, delete some conversations or the stored responses");
   assert.equal(advice({ used_bytes: 0.95 * GIB }), "Your storage is almost full");
   for (const more of [{ used_bytes: 0.9 * GIB }, { used_bytes: 9 * GIB, max_bytes: null }, { conversations: 30_000, max_conversations: null }]) {
     assert.ok(!storageText(storage(more)).includes("full") && !storageText(storage(more)).includes("delete"), JSON.stringify(more));

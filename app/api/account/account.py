@@ -98,11 +98,12 @@ class Storage:
     max_conversations: int | None
     tags: int
     max_tags: int | None
+    responses: int  # stored by /v1/responses
 
 
 @router.get("/storage")
 async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
-    """Returns the size of the caller's conversations: their texts, plus 1 KiB for each message and conversation."""
+    """Returns the size of what the caller has stored: texts, plus 1 KiB for each message, conversation and response."""
     use, limits = await services.storage.use_of(user_id), services.storage.limits
     return Storage(
         used_bytes=use.bytes,
@@ -111,7 +112,18 @@ async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
         max_conversations=limits.max_conversations,
         tags=use.tags,
         max_tags=limits.max_tags,
+        responses=use.responses,
     )
+
+
+class DeletedResponses(BaseModel):
+    deleted: int
+
+
+@router.delete("/responses")
+async def delete_responses(user_id: UserId, services: ServicesDep) -> DeletedResponses:
+    """Deletes all responses that `/v1/responses` has stored for the caller, permanently; returns how many."""
+    return DeletedResponses(deleted=await services.responses.delete_all(user_id))
 
 
 @router.patch("", status_code=204)

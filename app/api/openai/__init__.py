@@ -1,4 +1,4 @@
-"""OpenAI-compatible API over the engine. Stores nothing."""
+"""OpenAI-compatible API over the engine. Only the responses of ``/v1/responses`` are stored."""
 
 from app.api.openai.routes import install_openai
 

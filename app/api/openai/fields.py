@@ -63,7 +63,7 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     **dict.fromkeys(("user", "metadata", "safety_identifier", "prompt_cache_key", "session_id", "rid"), _LABEL),
     "prompt_cache_retention": _only("in_memory", "in-memory"),
     "service_tier": _only("auto", "default", why="asks for a service tier, but there is only one"),
-    "store": _only(False, why="asks to store the reply, but /v1 stores nothing here"),
+    "store": _only(False, why="asks to store the reply, which only /v1/responses does"),
     # OpenAI: tools, output formats, other media.
     "tools": _only([], why=_TOOLS),
     "tool_choice": _only("none", "auto", why=_TOOLS),

@@ -9,11 +9,12 @@ from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.store.db.desk_models import Feedback
 from app.store.db.models import Conversation
+from app.store.db.response_models import StoredResponse
 from app.store.desk.audit import add_event
 
 
 def take_over(session: Session, user_id: str) -> int:
-    """Gives the local user's conversations to a user; returns how many."""
+    """Gives the local user's conversations and stored responses to a user; returns how many conversations."""
     # A conversation imported by both stays twice; a later import finds only one of the two.
     their_origins = select(Conversation.imported_from).where(
         Conversation.user_id == user_id, Conversation.imported_from.is_not(None)
@@ -29,12 +30,13 @@ def take_over(session: Session, user_id: str) -> int:
     taken = session.execute(
         update(Conversation).where(local).values(user_id=user_id).execution_options(**unsynchronized)
     )
-    session.execute(
-        update(Feedback)
-        .where(Feedback.user_id == LOCAL_USER_ID)
-        .values(user_id=user_id)
-        .execution_options(**unsynchronized)
-    )
+    for table in (Feedback, StoredResponse):
+        session.execute(
+            update(table)
+            .where(table.user_id == LOCAL_USER_ID)
+            .values(user_id=user_id)
+            .execution_options(**unsynchronized)
+        )
     assert isinstance(taken, CursorResult)
     if taken.rowcount:
         add_event(session, user_id, AuditAction.HISTORY_TAKEN_OVER, user_id, conversations=taken.rowcount)

@@ -11,6 +11,7 @@ from app.domain.accounts import fold_name
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import NotFound
+from app.store.chat.responses import delete_some_responses
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
 from app.store.db.models import (
@@ -22,6 +23,7 @@ from app.store.db.models import (
     Message,
     Turn,
 )
+from app.store.db.response_models import StoredResponse
 from app.store.db.rows import is_id, shown_name
 from app.store.desk.audit import add_event
 
@@ -38,6 +40,7 @@ class DeletionPreview:
     messages: int
     replies: int
     feedback: int
+    responses: int
     api_keys: int
     sessions: int
     audit_events: int
@@ -95,6 +98,11 @@ class UserDataRecords:
         while await self._database.write(work) == BATCH:
             pass
 
+    async def delete_responses(self, user_id: str) -> None:
+        """Deletes the stored responses, in batches."""
+        while await self._database.write(lambda session: delete_some_responses(session, user_id)):
+            pass
+
     async def delete_rest(self, actor_id: str | None, before: DeletionPreview) -> None:
         """Deletes the user with all remaining data and records it in the audit log. The local user's row stays.
 
@@ -109,6 +117,7 @@ class UserDataRecords:
             if user_id == LOCAL_USER_ID:
                 session.execute(delete(Conversation).where(Conversation.user_id == user_id))
                 session.execute(delete(Feedback).where(Feedback.user_id == user_id))
+                session.execute(delete(StoredResponse).where(StoredResponse.user_id == user_id))
             else:
                 session.execute(delete(Account).where(Account.id == user_id))
             add_event(session, actor_id, AuditAction.PERSON_DELETED, user_id, **counts)
@@ -144,6 +153,7 @@ def _data(session: Session, user_id: str) -> DeletionPreview:
         messages=count_messages("user"),
         replies=count_messages("assistant"),
         feedback=count_rows(Feedback.user_id),
+        responses=count_rows(StoredResponse.user_id),
         api_keys=count_rows(ApiKey.user_id),
         sessions=count_rows(LoginSession.user_id),
         audit_events=count_rows(AuditEvent.actor_id),

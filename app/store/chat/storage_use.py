@@ -5,9 +5,10 @@ from __future__ import annotations
 from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
-from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, StorageUse
+from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, RESPONSE_BYTES, StorageUse
 from app.store.db.database import Database
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
+from app.store.db.response_models import StoredResponse
 
 
 class StorageUsageRecords:
@@ -46,9 +47,14 @@ def storage_use(session: Session, user_id: str) -> StorageUse:
         .join(Conversation, Conversation.id == ConversationTag.conversation_id)
         .where(is_own)
     )
-    rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES
-    stored = rows + int(settings) + int(texts) + int(params or 0)
-    return StorageUse(bytes=stored, conversations=conversations, tags=tags or 0)
+    responses, bodies = session.execute(
+        select(func.count(), func.coalesce(func.sum(StoredResponse.stored_bytes), 0)).where(
+            StoredResponse.user_id == user_id
+        )
+    ).one()
+    rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES + responses * RESPONSE_BYTES
+    stored = rows + int(settings) + int(texts) + int(params or 0) + int(bodies)
+    return StorageUse(bytes=stored, conversations=conversations, tags=tags or 0, responses=responses)
 
 
 def conversation_bytes(session: Session, user_id: str, conversation_id: str) -> int:

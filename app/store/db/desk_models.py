@@ -76,7 +76,3 @@ class TemplateVersion(Base):
     )
     author_id: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
     created_at: Mapped[datetime]
-
-
-#: All tables: those of :mod:`app.store.db.models` and these.
-METADATA = Base.metadata

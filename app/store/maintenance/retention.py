@@ -1,20 +1,21 @@
-"""Deletes conversations past the retention period."""
+"""Deletes conversations and stored responses past the retention period."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CursorResult, delete, exists, select
+from sqlalchemy import CursorResult, delete, exists, func, select
 from sqlalchemy.orm import Session
 
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Turn
+from app.store.db.response_models import StoredResponse
 
-BATCH = 50  # conversations per transaction: other writers wait for one batch at most
+BATCH = 50  # conversations, or chains of responses, per transaction: other writers wait for one batch at most
 
 
 class Retention:
-    """The repository of expired conversations. Takes no user id: retention is a server setting for all users."""
+    """The repository of what has expired. Takes no user id: retention is a server setting for all users."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,6 +28,29 @@ class Retention:
             total += deleted
             if deleted < BATCH:
                 return total
+
+    async def delete_older_responses(self, than: datetime) -> int:
+        """Deletes the stored responses in whose chain, or any branch of it, none is younger; returns how many."""
+        total = 0
+        while deleted := await self._database.write(lambda session: _delete_some_responses(session, than)):
+            total += deleted
+        return total
+
+
+def _delete_some_responses(session: Session, than: datetime) -> int:
+    old = (
+        select(StoredResponse.thread_id)
+        .group_by(StoredResponse.thread_id)
+        .having(func.max(StoredResponse.created_at) < than)
+        .limit(BATCH)
+    )
+    done = session.execute(
+        delete(StoredResponse)
+        .where(StoredResponse.thread_id.in_(session.scalars(old).all()), StoredResponse.created_at < than)
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(done, CursorResult)
+    return done.rowcount
 
 
 def _delete_some(session: Session, than: datetime) -> int:

@@ -23,7 +23,7 @@ from sqlalchemy import (
     table,
 )
 
-from app.store.db.desk_models import METADATA
+from app.store.db.metadata import METADATA
 from app.store.db.models import TokenIds
 
 #: Rows held in memory at a time.

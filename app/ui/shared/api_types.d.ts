@@ -163,6 +163,10 @@ export interface CreatedLink {
   expires_at: string | null;
 }
 
+export interface DeletedResponses {
+  deleted: number;
+}
+
 /** A deletion, which can be undone by its id. */
 export interface Deletion {
   deletion_id: string;
@@ -178,6 +182,7 @@ export interface DeletionPreview {
   messages: number;
   replies: number;
   feedback: number;
+  responses: number;
   api_keys: number;
   sessions: number;
   audit_events: number;
@@ -709,6 +714,7 @@ export interface Storage {
   max_conversations: number | null;
   tags: number;
   max_tags: number | null;
+  responses: number;
 }
 
 /** A text with variables. */

@@ -117,11 +117,13 @@ async def test_a_persons_data_goes_and_the_rest_stays(here: Desk) -> None:
     gus, ada = here.clients["gus"], here.clients["ada"]
     reply = await ask(gus, SECRET_WORDS)
     await gus.put(f"/api/messages/{reply}/feedback", json={"rating": "down", "comment": SECRET_WORDS})
+    stored = await gus.post("/v1/responses", json={"input": SECRET_WORDS})
     hers = await ask(ada, "mine")
     path = f"/api/desk/people/{here.ids['gus']}"
     preview = (await ada.get(f"{path}/data")).json()
     assert (preview["conversations"], preview["messages"], preview["replies"]) == (1, 1, 1)
     assert (preview["feedback"], preview["sessions"], preview["name"]) == (1, 1, "gus")
+    assert (stored.status_code, preview["responses"]) == (200, 1)
     assert (await gus.get("/api/conversations")).json()["items"], "looking deletes nothing"
     assert (await ada.delete(path)).json() == preview
     assert (await gus.get("/api/conversations")).status_code == 401

@@ -151,27 +151,33 @@ FOR_THE_DESK = re.compile(r"/api/(desk|people|account)/")
 async def test_anothers_conversation_is_not_there(here: Desk, name: str) -> None:
     """Streamed, stopped, exported, searched, rated, whatever the role: the answer is that of what does not exist."""
     owner, other = here.clients["ben"], here.clients[name]
+    stored = await owner.post("/v1/responses", json={"input": "marmots alone"})
     gate = asyncio.Event()
     here.live.engine.say("kept ", "whole", gates={1: gate})
     sent = await owner.post("/api/turns", json={"text": "marmots alone"})
     assert sent.status_code == 201, sent.text
     ids = {key: value for key, value in sent.json().items() if key.endswith("_id") and isinstance(value, str)}
+    ids["response_id"] = stored.json()["id"]
     touched = 0
     for rule, method in EVERY:
-        if not re.search(r"\{(turn|message|conversation)_id\}", rule.path) or FOR_THE_DESK.match(rule.path):
+        if not re.search(r"\{(turn|message|conversation|response)_id\}", rule.path) or FOR_THE_DESK.match(rule.path):
             continue
         body = BODIES.get(rule.path, {}) if method in ("POST", "PUT", "PATCH") else None
         answer = await other.request(method, path_of(rule, **ids), json=body)
         expected = 403 if rule.access is Access.WRITER and name == "cyd" else 404
         assert answer.status_code == expected, f"{method} {rule.path}: {answer.text}"
         touched += 1
-    assert touched > 10
+    assert touched > 13
     for query in ("", "?query=marmots", "?archived=true"):
         assert (await other.get(f"/api/conversations{query}")).json()["items"] == []
     assert "marmots" not in (await other.get("/api/export")).text
     gone = await other.get(f"/api/events?turn={ids['turn_id']}:0")
     assert "event: gone" in gone.text
     assert "kept" not in gone.text
+    for field in ({"previous_response_id": ids["response_id"]}, {"input": [{"id": stored.json()["output"][0]["id"]}]}):
+        answer = await other.post("/v1/responses", json={"input": "What was that?", **field})
+        assert answer.status_code == (403 if name == "cyd" else 400), answer.text
+    assert (await owner.get(f"/v1/responses/{ids['response_id']}")).json() == stored.json()
     gate.set()
     events = (await owner.get(f"/api/turns/{ids['turn_id']}/events")).text
     assert "kept" in events

@@ -36,6 +36,7 @@ from app.store.db.models import (
     TokenUse,
     Turn,
 )
+from app.store.db.response_models import StoredResponse
 from app.store.maintenance import copy as copying
 from app.store.maintenance import row_comparison
 from app.store.maintenance.copy import CopyResult, copy_history
@@ -46,7 +47,7 @@ from testing.databases import PostgresServer, create_migrated_file
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
-NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion)
+NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse)
 TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
@@ -140,6 +141,13 @@ def _add_people(session: Session, user_id: str) -> None:
     session.add(
         ApiKey(id=new_id(), user_id=user_id, name="é", token_hash="c", beginning="dm_", scopes="chat", **moments)
     )
+    for number in range(4):
+        response = StoredResponse(
+            id=new_id(), user_id=user_id, thread_id=new_id(), previous_id=new_id() if number else None, created_at=BEGIN
+        )
+        response.input = [{"type": "message", "text": "ü \0 \ud7ff 🙂\n", "one": 1, "on": True, "large": 10**30}]
+        response.body = {"id": "resp_1", "temperature": 0.1 + 0.2, "number": 1.0}
+        session.add(response)
     session.add(TokenUse(user_id=user_id, day="2026-10-01", tokens=2**40))
     session.add(AuditEvent(id=new_id(), at=BEGIN, actor_id=None, action="signed_in", details={"one": 1, "on": True}))
     for version in (1, 2, 10):  # which are numbers: no text is between 1 and 2

@@ -99,7 +99,10 @@ async def test_counting_reads_no_text(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'count.db'}"
     await asyncio.to_thread(migrate, url)
     with sqlite_engine(url, connections=1).connect() as connection:
-        for table, column in (("message", "conversation_id"), ("turn", "conversation_id"), ("conversation", "user_id")):
+        for table, column in (
+            *(("message", "conversation_id"), ("turn", "conversation_id")),
+            *(("conversation", "user_id"), ("response", "user_id")),
+        ):
             plan = connection.execute(
                 text(f"EXPLAIN QUERY PLAN SELECT sum(stored_bytes) FROM {table} WHERE {column} = 'x'")
             ).all()

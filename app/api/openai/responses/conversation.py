@@ -40,6 +40,11 @@ def check_outputs(items: Sequence[InputItem], known_calls: Collection[str] = ())
             )
 
 
+def calls_of(items: Sequence[InputItem]) -> set[str]:
+    """Returns the ids of the calls among the items."""
+    return {item.call_id for item in items if isinstance(item, FunctionCallItem)}
+
+
 def to_messages(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
     """Returns the conversation: the instructions as its system message, and a message for each turn of its items.
 

@@ -22,7 +22,7 @@ def _only(*neutral: object, why: str = "is not supported here") -> NoOp:
 RESPONSE_FIELDS: Final[Mapping[str, NoOp]] = {
     **REQUEST_FIELDS,
     "background": _only(False, why="asks for a response in the background, but a response is sent as it is generated"),
-    "conversation": _only(why="asks for a stored conversation, which is not supported here: send its items as input"),
+    "conversation": _only(why="asks for a stored conversation: send previous_response_id or the items as input"),
     "prompt": _only(why="asks for a stored prompt, which is not supported here: send instructions and input"),
     "context_management": _only([]),
     "moderation": _only(),
@@ -44,7 +44,6 @@ RESPONSE_FIELDS: Final[Mapping[str, NoOp]] = {
     "beam_width": _only(),
     "length_penalty": _only(1.0),
     "early_stopping": _only(False),
-    "store": _only(False, why="asks to store the response, which is not supported here"),
     "prompt_logprobs": _only(),
     "return_token_ids": _only(False),
     "include_reasoning": _only(True, why=_UNPARSED),

@@ -113,7 +113,15 @@ class ReasoningItem(_Item):
         }
 
 
+class ItemReference(Lenient):
+    """Stands for an item of a stored response."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: Annotated[str, StringConstraints(max_length=MAX_ID_LENGTH)]
+
+
 InputItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+ReferenceOrItem = InputItem | ItemReference
 
 ID_PREFIXES: Final = {
     "message": "msg",
@@ -122,6 +130,7 @@ ID_PREFIXES: Final = {
     "reasoning": "rs",
 }
 """Prefixes of the items' ids by their type."""
+_KINDS: Final = (*ID_PREFIXES, "item_reference")
 
 
 def _items(value: object) -> object:
@@ -135,17 +144,20 @@ def _items(value: object) -> object:
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             raise unsupported(f"input[{index}]", "The field '{param}' must be an item, an object.")
-        if _kind(item) not in ID_PREFIXES:
+        if _kind(item) not in _KINDS:
             kind = item.get("type")
             shown = f"{kind[:40]!a}" if isinstance(kind, str) else "missing" if kind is None else "no string"
-            allowed = ", ".join(ID_PREFIXES)
+            allowed = ", ".join(_KINDS)
             raise unsupported(f"input[{index}].type", f"The field '{{param}}' is {shown}; it must be one of {allowed}.")
     return value
 
 
 def _kind(item: Any) -> str:
-    """Returns an item's type. A message may leave it out."""
-    kind = item.get("type", "message" if "role" in item else "") if isinstance(item, dict) else item.type
+    """Returns an item's type. A message or a reference may leave it out."""
+    if isinstance(item, dict):
+        kind = item.get("type") or ("message" if "role" in item else "item_reference" if set(item) == {"id"} else None)
+    else:
+        kind = item.type
     return kind if isinstance(kind, str) else ""
 
 
@@ -159,10 +171,11 @@ InputItems = Annotated[
             Annotated[MessageItem, Tag(UNION_TAG + "message")]
             | Annotated[FunctionCallItem, Tag(UNION_TAG + "function_call")]
             | Annotated[FunctionCallOutputItem, Tag(UNION_TAG + "function_call_output")]
-            | Annotated[ReasoningItem, Tag(UNION_TAG + "reasoning")],
+            | Annotated[ReasoningItem, Tag(UNION_TAG + "reasoning")]
+            | Annotated[ItemReference, Tag(UNION_TAG + "item_reference")],
             Discriminator(_tag),
         ]
     ],
-    BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
-    Field(description="A text, or items: messages, function calls, their outputs, and reasoning."),
+    BeforeValidator(_items, json_schema_input_type=str | list[ReferenceOrItem]),
+    Field(description="A text, or items: messages, function calls, their outputs, reasoning, and references to items."),
 ]

@@ -98,7 +98,15 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
         "reasoning_effort": "reasoning.effort",
     }
 
-    input: InputItems
+    input: InputItems = Field(default_factory=list)
+    previous_response_id: str | None = Field(
+        None,
+        description="A stored response, whose conversation this one continues. Its instructions do not carry over.",
+    )
+    store: bool | None = Field(
+        None,
+        description="Whether to store the response, for previous_response_id and for reading it again. Default: true.",
+    )
     instructions: str | None = Field(None, description="The system message.")
     tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
     text: TextOptions | None = Field(
@@ -145,6 +153,16 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
             checked_text("metadata", value)
         return metadata
 
+    @model_validator(mode="after")
+    def _has_input(self) -> ResponseRequest:
+        if not self.input and self.previous_response_id is None:
+            raise unsupported("input", "The field '{param}' is missing or empty.")
+        return self
+
+    @property
+    def stores(self) -> bool:
+        return self.store is not False
+
     @property
     def names(self) -> Mapping[str, str]:
         form = "text.format" if self.structured_outputs is None else "structured_outputs"
@@ -189,6 +207,8 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "metadata": self.metadata or {},
+            "previous_response_id": self.previous_response_id,
+            "store": self.stores,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": {"effort": self.requested_effort, "summary": None},
             "text": {"format": {"type": "text"} if format is None else _format_dict(format), "verbosity": "medium"},

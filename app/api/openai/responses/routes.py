@@ -1,22 +1,24 @@
-"""The route of ``/v1/responses``."""
+"""The routes of ``/v1/responses``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.api.deps import Caller as Identified
-from app.api.deps import Closing, ServicesDep
-from app.api.openai.errors import check_fields, to_openai_error
+from app.api.deps import Closing, ServicesDep, UserId
+from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.responses.builder import ResponseBuilder, read_all
-from app.api.openai.responses.conversation import check_outputs, to_messages
+from app.api.openai.responses.conversation import calls_of, check_outputs, to_messages
 from app.api.openai.responses.output import Event
 from app.api.openai.responses.requests import ResponseRequest
+from app.api.openai.responses.stored import continued_items, input_with_ids, resolved_items
 from app.api.openai.served import check_model, names_of
 from app.api.openai.serving import (
     CLIENT_LEFT,
@@ -29,49 +31,62 @@ from app.api.openai.serving import (
 )
 from app.api.sse import EventStream, close, sse_event
 from app.domain.ids import new_id
-from engine import ChatEngine, ChatMessage, Delta, EngineError, SamplingParams, Truncation
+from app.domain.responses import response_id_of
+from app.errors import AppError, LimitReached
+from app.services.responses import Responses
+from engine import Caller, ChatEngine, ChatMessage, ChatOptions, Delta, EngineError, SamplingParams, Truncation
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
+
+Store = Callable[[], Awaitable[None]]
 
 
 @router.post("")
 async def create_response(
     body: ResponseRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
-    """Replies to a text or to the items of a conversation."""
-    engine = services.engine
+    """Replies to a text or to the items of a conversation, and stores the response unless `store` is false."""
+    engine, responses, user_id = services.engine, services.responses, identity.user_id
     headers = check_fields(body, strict=services.settings.strict_fields)
     adapter = check_model(body.model, engine.info)
     params = sampling_params(body)
-    check_outputs(body.input)
-    messages = to_messages(body.instructions, body.input)
     options = engine_options(body, identity, services)
-    generated = _generate(engine, body, messages, params, adapter, options)
-    deltas = services.admission.meter(identity.user_id, generated)
+    if body.stores:
+        await _require_room(responses, user_id)
+    before = await continued_items(responses, user_id, body.previous_response_id)
+    items = await resolved_items(responses, user_id, body.input)
+    check_outputs(items, calls_of(before))
+    messages = to_messages(body.instructions, [*before, *items])
+    builder = ResponseBuilder(
+        response_id_of(new_id()), _fields(body, engine, params, adapter), with_logprobs=body.wants_logprobs
+    )
+
+    async def store() -> None:
+        if body.stores:
+            await responses.store(user_id, input_with_ids(builder.id, items), builder.to_dict())
+
+    chat_options = replace(body.chat_options(), adapter=adapter)
+    truncates = body.truncation == "auto"
+    generate = partial(_generate_truncated, engine) if truncates else engine.chat
+    deltas = services.admission.meter(user_id, generate(messages, params, options=chat_options, **options))
     streaming = False
     try:
         first = await unless_client_leaves(request, next_delta(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
-        builder = ResponseBuilder(
-            f"resp_{new_id().replace('-', '')}",
-            _fields(body, engine, params, adapter),
-            with_logprobs=body.wants_logprobs,
-        )
         everything = chain(first, deltas)
         if body.stream:
             streaming = True
-            events = _events(builder, everything)
             stream = EventStream(
-                events,
+                _events(builder, everything, store),
                 closing=closing,
                 final_event=lambda: _encode(builder.error(to_openai_error(STOPPING))),
                 source=deltas,
             )
             stream.headers.update(headers)
             return stream
-        read = await unless_client_leaves(request, _read(builder, everything))
-        return Response(status_code=CLIENT_LEFT) if read is None else JSONResponse(read, headers=headers)
+        whole = await unless_client_leaves(request, _read(builder, everything, store))
+        return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=headers)
     except EngineError as error:
         raise to_openai_error(error, "input", body.names) from error
     finally:
@@ -79,19 +94,79 @@ async def create_response(
             await close(deltas)
 
 
-async def _generate(
+@router.get("/{response_id}")
+async def get_response(
+    response_id: str, user_id: UserId, services: ServicesDep, stream: Annotated[bool, Query()] = False
+) -> JSONResponse:
+    """Returns a stored response of the caller."""
+    if stream:
+        raise OpenAIError(
+            400,
+            "invalid_value",
+            "Only a response in the background can be streamed again. Leave 'stream' out.",
+            "stream",
+        )
+    return JSONResponse((await services.responses.get(user_id, response_id)).body)
+
+
+@router.delete("/{response_id}")
+async def delete_response(response_id: str, user_id: UserId, services: ServicesDep) -> dict[str, Any]:
+    """Deletes a stored response of the caller, permanently. Responses that continue it stay."""
+    await services.responses.delete(user_id, response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.get("/{response_id}/input_items")
+async def list_input_items(
+    response_id: str,
+    user_id: UserId,
+    services: ServicesDep,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> JSONResponse:
+    """Lists the input items of a stored response, without those of the responses that it continues."""
+    items = list((await services.responses.get(user_id, response_id)).input)
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise OpenAIError(400, "invalid_value", "The parameter 'after' is not the id of one of the items.", "after")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > limit,
+        }
+    )
+
+
+async def _require_room(responses: Responses, user_id: str) -> None:
+    try:
+        await responses.require_room(user_id)
+    except LimitReached as error:
+        message = f'{error.message} To get a response without storing it, send "store": false.'
+        raise OpenAIError(error.status, error.code, message, "store") from error
+
+
+async def _generate_truncated(
     engine: ChatEngine,
-    body: ResponseRequest,
     messages: list[ChatMessage],
     params: SamplingParams,
-    adapter: str | None,
-    options: dict[str, Any],
+    *,
+    options: ChatOptions,
+    deadline: float | None,
+    priority: int,
+    caller: Caller | None,
 ) -> AsyncGenerator[Delta]:
-    caller = options.pop("caller")
-    chat_options = replace(body.chat_options(), adapter=adapter)
-    truncation = Truncation() if body.truncation == "auto" else None
-    prepared = await engine.prepare(messages, params, caller=caller, truncation=truncation, options=chat_options)
-    deltas = engine.stream(prepared, **options)
+    """Streams a reply as the engine's ``chat`` does, without the oldest turns of a conversation that is too long."""
+    prepared = await engine.prepare(messages, params, caller=caller, truncation=Truncation(), options=options)
+    deltas = engine.stream(prepared, deadline=deadline, priority=priority)
     try:
         async for delta in deltas:
             yield delta
@@ -99,12 +174,13 @@ async def _generate(
         await close(deltas)
 
 
-async def _read(builder: ResponseBuilder, deltas: AsyncIterator[Delta]) -> dict[str, Any]:
+async def _read(builder: ResponseBuilder, deltas: AsyncIterator[Delta], store: Store) -> dict[str, Any]:
     await read_all(builder, deltas)
+    await store()
     return builder.to_dict()
 
 
-async def _events(builder: ResponseBuilder, deltas: AsyncIterator[Delta]) -> AsyncGenerator[bytes]:
+async def _events(builder: ResponseBuilder, deltas: AsyncIterator[Delta], store: Store) -> AsyncGenerator[bytes]:
     """Yields the response as server-sent events. An error on the way ends it with ``response.failed`` and ``error``."""
     try:
         for event in builder.begin():
@@ -112,12 +188,19 @@ async def _events(builder: ResponseBuilder, deltas: AsyncIterator[Delta]) -> Asy
         async for delta in deltas:
             for event in builder.feed(delta):
                 yield _encode(event)
+        await store()  # a client that reads the last event finds the response
         yield _encode(builder.end())
-    except EngineError as error:
-        for event in builder.fail(to_openai_error(error)):
+    except (EngineError, AppError) as error:
+        for event in builder.fail(_as_openai_error(error)):
             yield _encode(event)
     finally:
         await close(deltas)
+
+
+def _as_openai_error(error: EngineError | AppError) -> OpenAIError:
+    if isinstance(error, EngineError):
+        return to_openai_error(error)
+    return OpenAIError(error.status, error.code, error.message)
 
 
 def _encode(event: Event) -> bytes:
@@ -134,6 +217,4 @@ def _fields(body: ResponseRequest, engine: ChatEngine, params: SamplingParams, a
         "model": adapter or names_of(engine.info)[0],
         "temperature": resolved.temperature,
         "top_p": resolved.top_p,
-        "previous_response_id": None,
-        "store": False,
     }

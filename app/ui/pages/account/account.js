@@ -2,6 +2,7 @@
 
 import { errorMessage, request, signOut } from "../../shared/api.js";
 import { byId, make } from "../../shared/dom.js";
+import { plural } from "../../shared/formats.js";
 import { clientName, keyText, sessionText, storageText, usedText } from "./account_text.js";
 import { onSubmit } from "./forms.js";
 
@@ -79,10 +80,29 @@ const showKeys = list("/api/account/keys", (/** @type {KeyView[]} */ keys) => {
   );
 });
 
+/** Offers to delete the stored responses, in two clicks. @param {number} number */
+function offerDeletion(number) {
+  const place = byId("dp-responses");
+  const remove = () =>
+    act(async () => {
+      await request("DELETE", "/api/account/responses");
+      await showStorage();
+      say("The stored responses were deleted.");
+    });
+  const ask = () => {
+    const sure = make("button", { type: "button", class: "dm-button", onclick: remove }, `Delete ${plural(number, "stored response")} for good`);
+    place.replaceChildren(sure, make("button", { type: "button", class: "dm-button", onclick: () => offerDeletion(number) }, "Keep"));
+    sure.focus();
+  };
+  const offer = make("button", { type: "button", class: "dm-button", onclick: ask }, "Delete stored responses…");
+  place.replaceChildren(...(number ? [offer] : []));
+}
+
 async function showStorage() {
   /** @type {Storage} */
   const storage = await request("GET", "/api/account/storage");
   byId("dp-storage-said").textContent = storageText(storage);
+  offerDeletion(storage.responses);
   const { used_bytes: used, max_bytes: max } = storage;
   const meter = byId("dp-storage");
   meter.hidden = max === null;

@@ -56,11 +56,13 @@ export function usedText({ used_bytes: used, max_bytes: max }) {
 
 /** @param {Storage} storage */
 export function storageText(storage) {
-  const { used_bytes: used, max_bytes: maxBytes, conversations, max_conversations: maxConversations } = storage;
+  const { used_bytes: used, max_bytes: maxBytes, conversations, max_conversations: maxConversations, responses } = storage;
   const number =
     maxConversations === null ? plural(conversations, "conversation") : `${count(conversations)} of ${plural(maxConversations, "conversation")}`;
   const isFull = (maxBytes !== null && used >= maxBytes) || (maxConversations !== null && conversations >= maxConversations);
   const isNearlyFull = maxBytes !== null && used > 0.9 * maxBytes;
-  const advice = isFull ? " To add more, delete some conversations." : isNearlyFull ? " Your storage is almost full." : "";
-  return `You use ${usedText(storage)}, in ${number}.${advice}`;
+  const stored = responses ? ` and ${plural(responses, "stored response")}` : "";
+  const what = responses ? "conversations or the stored responses" : "conversations";
+  const advice = isFull ? ` To add more, delete some ${what}.` : isNearlyFull ? " Your storage is almost full." : "";
+  return `You use ${usedText(storage)}, in ${number}${stored}.${advice}`;
 }

@@ -149,6 +149,7 @@ async function show(place, viewer) {
       plural(data.conversations, "conversation"),
       plural(data.messages, "message"),
       plural(data.feedback, "rating"),
+      plural(data.responses, "stored response"),
       plural(data.api_keys, "API key"),
     ];
     const go = button(
