@@ -93,10 +93,10 @@ def parameters_text() -> str:
 
 #: What the tests in tests/clients do with each client, by the package's name at PyPI or npm.
 CLIENTS = {
-    "openai": "chat and completions with every parameter, streaming helpers, parsed tool calls, `parse` with a schema",
-    "openai (npm)": "tools that it runs itself, streamed calls, streamed text",
-    "langchain-openai": "an agent that calls a tool; a streamed call of a named tool; an object by a schema",
-    "pydantic-ai-slim": "an agent with a tool and an output type, whole and streamed, with its thoughts; native output",
+    "openai": "chat, completions, responses: every parameter, streaming helpers, tool calls, `parse` with a schema",
+    "openai (npm)": "tools that it runs itself, streamed calls, streamed text; responses, stored and continued",
+    "langchain-openai": "agents that call a tool (chat, responses); a streamed call by name; an object by a schema",
+    "pydantic-ai-slim": "agents with a tool and an output type (chat, responses), streamed, thoughts; native output",
     "instructor": "a typed object, whole and in parts, by a tool and by a schema",
     "ai (npm)": "an agent that calls a tool, whole and streamed, with its thoughts",
     "@ai-sdk/openai-compatible (npm)": "its provider",

@@ -21,7 +21,7 @@ Parameters are set in three places:
 - For a chat: in the settings panel, or as `settings` in `POST /api/turns`. A preset fills in the panel's sliders, and a
   system prompt may recommend a value for any parameter of the panel.
 - For one request: in `/v1/chat/completions` and `/v1/completions`, or as `SamplingParams` in Python. These take all
-  parameters.
+  parameters; `/v1/responses` takes all but `n` and `prompt_logprobs`, and calls `max_tokens` `max_output_tokens`.
 
 The engine applies them in this order: logit bias; repetition, presence and frequency penalty; bans (of ending before
 `min_tokens`, of words); temperature; `top_k`; `top_p`, as a share of what `top_k` keeps; `min_p`. The section of any

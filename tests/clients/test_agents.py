@@ -116,3 +116,45 @@ async def test_the_ai_sdk(live: RunningApp) -> None:
     check_the_result_was_sent(live, 1)
     check_the_result_was_sent(live, 3)
     assert live.engine.calls[1][0][-2]["reasoning"] == "Where is Oslo?"
+
+
+async def test_agents_of_the_responses_api(live: RunningApp) -> None:
+    for _ in range(2):
+        live.engine.say(*OSLO)
+        live.engine.say("It rains.")
+    live.engine.say("It ", "rains.")
+    for city in ("Oslo", "Rome"):
+        live.engine.say(Thought("I need the weather."), *OSLO)
+        live.engine.say(*call_pieces("final_result", f'{{"city": "{city}", ', '"degrees": 12}'))
+    answer: Any = await run_python("responses_agents.py", live.url)
+    for messages in answer["langchain"]["whole"]:
+        assert messages[1:] == [["ai", ""], ["tool", "Rain in Oslo"], ["ai", "It rains."]]
+    assert answer["langchain"]["streamed"] == "It rains."
+    assert answer["pydantic_ai"] == {
+        "whole": {"city": "Oslo", "degrees": 12},
+        "streamed": {"city": "Rome", "degrees": 12},
+        "thoughts": [["I need the weather."]],
+    }
+    assert live.engine.calls[6][0][1]["reasoning"] == "I need the weather."  # it came back
+    for call in (1, 3, 6, 8):
+        check_the_result_was_sent(live, call)
+        assert roles(live, call) == ["user", "assistant", "tool"]
+
+
+async def test_the_responses_api_for_node(live: RunningApp) -> None:
+    live.engine.say(Thought("Oslo."), *OSLO)
+    live.engine.say("It rains.")
+    live.engine.say("Wait. ", *OSLO)
+    live.engine.say('{"city": "Oslo"}')
+    answer = await run_node("openai_responses.mjs", live.url)
+    assert answer == {
+        "answer": "It rains.",
+        "streamed": "Wait. ",
+        "parts": ["Wait. ", '{"ci', 'ty": "Oslo"}'],
+        "parsed": {"city": "Oslo"},
+        "again": "It rains.",
+        "items": ["function_call_output"],
+        "gone": 404,
+    }
+    check_the_result_was_sent(live, 1)
+    assert live.engine.options[0].tools[0].strict

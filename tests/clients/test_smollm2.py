@@ -68,6 +68,28 @@ async def test_openai_parses_an_object_of_a_schema(url: str) -> None:
     assert final.choices[0].message.parsed == whole.choices[0].message.parsed
 
 
+async def test_openai_responses(url: str) -> None:
+    asked: dict[str, Any] = {"model": "fake", "temperature": 0, "max_output_tokens": 64}
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        first = await client.responses.create(input=QUESTION, **asked)
+        async with client.responses.stream(input=QUESTION, **asked) as stream:
+            said = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        next_question = "What is the capital of Germany?"
+        second = await client.responses.create(input=next_question, previous_response_id=first.id, **asked)
+        parsed = await client.responses.parse(input=f"{QUESTION} Answer in JSON.", text_format=Capital, **asked)
+        short = await client.responses.create(input=QUESTION, **asked | {"max_output_tokens": 1})
+    assert "Paris" in first.output_text
+    assert "".join(said) == first.output_text
+    assert len(said) > 3
+    assert "Berlin" in second.output_text
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
+    assert parsed.output_parsed is not None
+    assert "Paris" in parsed.output_parsed.capital
+    assert short.status == "incomplete"
+
+
 async def test_typed_objects(url: str) -> None:
     answer = await run_python("typed_objects.py", url)
     assert [*answer] == ["instructor", "langchain", "pydantic_ai"]
