@@ -19,7 +19,7 @@ from app.store.db.response_models import StoredResponse
 
 _ROWS = 500  #: ids per statement: SQLite limits their number
 _BATCH = 50  #: rows per transaction: other writers wait for one batch at most
-_EXPORTED_AT_ONCE = 20
+_EXPORTED_AT_ONCE = 5  #: each may have some megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,21 @@ class ResponseRecords:
         return await self._database.read(work)
 
     async def with_ids(self, user_id: str, response_ids: Iterable[str]) -> dict[str, Exchange]:
-        """Returns those of the responses that the user has, by their id."""
+        """Returns those of the responses that the user has, by their id.
+
+        Raises:
+            LimitReached: they are too large to be read at once.
+        """
         ids = [id for one in response_ids if (id := id_of_response(one)) is not None]
 
         def work(session: Session) -> dict[str, Exchange]:
+            owned = StoredResponse.user_id == user_id
+            sizes = (select(StoredResponse.stored_bytes).where(owned, StoredResponse.id.in_(p)) for p in _parts(ids))
+            if sum(size for query in sizes for size in session.scalars(query)) > MAX_CONVERSATION_BYTES:
+                raise LimitReached(
+                    f"The responses that the input refers to exceed {mebibytes(MAX_CONVERSATION_BYTES)} together. "
+                    "Send the items themselves instead."
+                )
             rows = [row for part in _parts(ids) for row in session.scalars(_all(user_id, part))]
             return {response_id_of(row.id): _exchange(row) for row in rows}
 

@@ -107,6 +107,8 @@ async def test_items_become_the_messages_of_a_template(live: RunningApp) -> None
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Two results."}], "encrypted_content": "x"},
         {"role": "assistant", "content": "Rain or sun."},
         {"role": "assistant", "content": "Sorry."},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Look again."}]},
+        {"role": "assistant", "content": "Rain."},
         {"role": "user", "content": "Sure?"},
     ]
     answer = await post(live, input=items, instructions="Be brief.")
@@ -127,6 +129,7 @@ async def test_items_become_the_messages_of_a_template(live: RunningApp) -> None
         {"role": "tool", "content": "Sun", "tool_call_id": "c2"},
         {"role": "assistant", "content": "Rain or sun.", "reasoning": "Two results."},
         {"role": "assistant", "content": "Sorry."},
+        {"role": "assistant", "content": "Rain.", "reasoning": "Look again."},
         {"role": "user", "content": "Sure?"},
     ]
 

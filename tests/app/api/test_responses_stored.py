@@ -22,7 +22,7 @@ from app.errors import StorageUnavailable
 from app.services.container import Services
 from engine import FinishReason, ToolCall
 from testing.fake_engine import Piece, Thought, call_pieces
-from testing.json_events import parse_json_events
+from testing.json_events import parse_json_events, read_json_events
 from tests.app.desk import Desk, desk
 from tests.app.live_server import RunningApp
 
@@ -214,10 +214,8 @@ async def test_nothing_is_stored_unless_it_is_asked_for_and_ended(live: RunningA
     assert await count_stored(live) == before
 
 
-async def test_a_client_that_leaves_while_it_is_stored_has_it_stored(
-    live: RunningApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = await count_stored(live)
+def hold_back(live: RunningApp, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Makes storing slow: returns an event that says when it begins, and one that lets it go on."""
     records = services_of(live).responses._records
     add, begun, go = records.add, asyncio.Event(), asyncio.Event()
 
@@ -227,6 +225,33 @@ async def test_a_client_that_leaves_while_it_is_stored_has_it_stored(
         await add(*arguments)
 
     monkeypatch.setattr(records, "add", slow)
+    return begun, go
+
+
+async def test_the_last_event_is_sent_when_it_is_stored(live: RunningApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = hold_back(live, monkeypatch)
+    seen: list[str] = []
+
+    async def read() -> None:
+        async with live.http.stream("POST", "/v1/responses", json={"input": "Hi", "stream": True}) as answer:
+            async for event in read_json_events(answer.aiter_bytes()):
+                seen.append(event.name)
+
+    reading = asyncio.create_task(read())
+    await begun.wait()
+    await asyncio.sleep(0.05)
+    before = seen[-1]
+    go.set()
+    await reading
+    assert before == "response.output_item.done"
+    assert seen[-1] == "response.completed"
+
+
+async def test_a_client_that_leaves_while_it_is_stored_has_it_stored(
+    live: RunningApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await count_stored(live)
+    begun, go = hold_back(live, monkeypatch)
     asking = asyncio.create_task(post(live))
     await begun.wait()
     asking.cancel()

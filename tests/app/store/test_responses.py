@@ -61,7 +61,7 @@ async def content(export: Export) -> bytes:
     return b"".join([piece async for piece in export.pieces])
 
 
-async def test_it_is_its_users_alone(records: ResponseRecords, stranger: str) -> None:
+async def test_it_is_its_users_alone(services: Services, records: ResponseRecords, stranger: str) -> None:
     first = await add(records)
     second = await add(records, previous=first)
     stored = await records.get(ME, first)
@@ -78,6 +78,9 @@ async def test_it_is_its_users_alone(records: ResponseRecords, stranger: str) ->
     with pytest.raises(NotFound, match="deleted"):
         await records.chain(stranger, theirs)
     assert [one.body["id"] for one in await records.chain(ME, second)] == [first, second]
+    await age(services, 40, first, second)
+    assert await Retention(services.database).delete_older_responses(datetime.now(UTC) - timedelta(days=30)) == 2
+    assert await ids_of(records, stranger) == [theirs]
 
 
 @pytest.mark.parametrize("id", ["", "resp_", f"resp_{'g' * 32}", new_id(), f"resp_{'0' * 32}\n", "resp_\0"])
@@ -114,6 +117,9 @@ async def test_a_chain_that_is_too_large_is_refused(records: ResponseRecords, mo
     assert len(await records.chain(ME, first)) == 1
     with pytest.raises(LimitReached):
         await records.chain(ME, second)
+    assert [*await records.with_ids(ME, [second])] == [second]
+    with pytest.raises(LimitReached):
+        await records.with_ids(ME, [first, second])
 
 
 async def test_what_is_stored_is_counted(services: Services, records: ResponseRecords, stranger: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,7 +39,7 @@ async def continued_items(responses: Responses, user_id: str, previous_response_
     except NotFound as error:
         param = "previous_response_id"
         raise OpenAIError(400, "previous_response_not_found", error.message, param) from error
-    return [item for exchange in chain for item in _items_of(exchange)]
+    return await asyncio.to_thread(lambda: [item for exchange in chain for item in _items_of(exchange)])
 
 
 async def resolved_items(responses: Responses, user_id: str, items: Sequence[ReferenceOrItem]) -> list[InputItem]:
