@@ -71,6 +71,9 @@ class ChatSettings(_WithParameters):
     use_tools: StrictBool | None = Field(
         None, description="False: the model may not call the tools that this chat is offered."
     )
+    adapter: str | None = Field(
+        None, max_length=100, description="Name of the LoRA adapter that replies. Null: the model without one."
+    )
     json_schema: str | None = Field(None, description="JSON schema that each reply is held to. Null: free text.")
 
     if TYPE_CHECKING:  # the parameters' fields are known at run time only
@@ -106,8 +109,10 @@ class ChatSettings(_WithParameters):
         )
 
     def chat_options(self) -> ChatOptions:
-        """How the model thinks, for the engine."""
-        return ChatOptions(thinking=self.thinking, max_thinking_tokens=self.max_thinking_tokens)
+        """How the model thinks, and with which adapter, for the engine."""
+        return ChatOptions(
+            thinking=self.thinking, max_thinking_tokens=self.max_thinking_tokens, adapter=self.adapter or None
+        )
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""

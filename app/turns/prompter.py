@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.domain.prompting import PathMessage, chat_messages, past_turns
-from app.errors import AppError
+from app.errors import AppError, InvalidInput
 from app.settings import ContextPolicy
 from app.store.chat.turn_contexts import TurnContext
 from app.turns.engine_errors import as_app_error, context_too_long
@@ -44,20 +46,25 @@ class Prompter:
         Args:
             shares_system_prompt: the system prompt is the desk's own text, word for word, and holds no user's text.
             previous: a prompt of the conversation's, which this one may continue.
-            options: the tools it is offered, and how the model thinks. That is without effect where it cannot think:
-                settings outlive the model.
+            options: the tools it is offered, the adapter, and how the model thinks. That is without effect where it
+                cannot think: settings outlive the model.
 
         Raises:
             ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
                 turns out.
-            InvalidInput, Overloaded, EngineUnavailable: the engine rejected the prompt.
+            InvalidInput: the adapter is not loaded, or the engine rejected the prompt.
+            Overloaded, EngineUnavailable: the engine rejected the prompt.
         """
+        if options is not None and options.adapter is not None and options.adapter not in self._engine.info.adapters:
+            raise InvalidInput(
+                f"The adapter {options.adapter} of this chat isn't loaded. Choose another, or none, in the settings."
+            )
         turns = past_turns(context.path)
         messages = chat_messages(system_prompt, turns, text, partial_reply)
         if caller is not None and shares_system_prompt and messages[0]["role"] == "system":
             messages[0]["shared"] = True
         if options is not None and not self._engine.info.can_think:
-            options = ChatOptions(tools=options.tools, tool_choice=options.tool_choice) if options.tools else None
+            options = replace(options, thinking=None, max_thinking_tokens=None)
         truncation = None
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.

@@ -384,7 +384,7 @@ class Turns:
             message_id=partial_reply.message_id if partial_reply else new_id(),
             omitted_messages=prepared.num_omitted_messages,
             context_length=prepared.max_model_len,
-            model=self._engine.info.name,
+            model=options.adapter or self._engine.info.name,
             has_system_prompt=used.has_system_prompt,
         )
         live = LiveTurn(

@@ -30,6 +30,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "can_continue": info.can_continue,
             "can_think": info.can_think,
             "can_call_tools": info.can_call_tools and bool(services.tools.names),
+            "adapters": list(info.adapters),
             "remote": not isinstance(services.engine, ModelHost),
             "is_loading": is_loading(services.engine),
             "is_downloading": services.models.is_downloading,

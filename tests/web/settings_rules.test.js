@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { NO_PROMPT, OWN_TEXT, SettingsRules } from "../../app/ui/components/settings/settings_rules.js";
+import { NO_ADAPTER, NO_PROMPT, OWN_TEXT, SettingsRules } from "../../app/ui/components/settings/settings_rules.js";
 
 const slider = { kind: "number", is_slider: true, is_advanced: false, unset: null };
 const RULES = new SettingsRules([
@@ -89,4 +89,15 @@ test("a value outside its range is told by its label; an empty field has none", 
   assert.equal(RULES.rangeError("temperature", 7, range), "Temperature must be between 0 and 2.");
   assert.equal(RULES.rangeError("max_tokens", 0, { min: 1, max: null }), "Maximum length must be at least 1.");
   for (const value of [0, 2, null, undefined, ""]) assert.equal(RULES.rangeError("temperature", value, range), null);
+});
+
+test("the adapter that is saved can be chosen again, also while it isn't loaded", () => {
+  const chosen = RULES.withParameter({ ...RULES.empty, preset: "precise" }, "adapter", "sql", DEFAULTS);
+  assert.deepEqual([chosen.adapter, chosen.preset, shown(chosen).adapter], ["sql", "precise", "sql"]);
+  assert.equal(RULES.withParameter(chosen, "adapter", NO_ADAPTER, DEFAULTS).adapter, null);
+  assert.equal(shown({}).adapter, NO_ADAPTER);
+  assert.deepEqual(RULES.adapterChoices(RULES.empty, []), []);
+  assert.deepEqual(RULES.adapterChoices(RULES.empty, ["a"]), [["None", NO_ADAPTER], ["a", "a"]]);
+  assert.deepEqual(RULES.adapterChoices(chosen, ["sql"]), [["None", NO_ADAPTER], ["sql", "sql"]]);
+  assert.deepEqual(RULES.adapterChoices(chosen, []), [["None", NO_ADAPTER], ["sql (not loaded)", "sql"]]);
 });

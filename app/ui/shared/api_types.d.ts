@@ -88,6 +88,8 @@ export interface ChatSettings {
   max_thinking_tokens?: number | null;
   /** False: the model may not call the tools that this chat is offered. */
   use_tools?: boolean | null;
+  /** Name of the LoRA adapter that replies. Null: the model without one. */
+  adapter?: string | null;
   /** JSON schema that each reply is held to. Null: free text. */
   json_schema?: string | null;
 }

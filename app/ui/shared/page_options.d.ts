@@ -36,7 +36,7 @@ export interface PageOptions {
   accounts: boolean;
   user: { name: string | null; role: UserRole };
   retention_days: number | null;
-  model: { name: string; max_model_len: number; can_continue: boolean; can_think: boolean; can_call_tools: boolean; remote: boolean; is_loading: boolean; is_downloading: boolean };
+  model: { name: string; max_model_len: number; can_continue: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
   suggested_model: { name: string; title: string; size_mb: number; licence: string } | null; // while the guide is loaded
   parameters: ParameterOptions[];
   defaults: Record<string, number>;

@@ -136,7 +136,7 @@ export class Model extends Component {
     this.progress.value = engine.progress ?? 0;
     this.sleepButton.textContent = isResting(engine) ? "Wake up" : "Sleep";
     this.#enable();
-    const shown = `${engine.source} ${engine.model.name} ${engine.state}`;
+    const shown = [engine.source, engine.model.name, ...(engine.model.adapters ?? []), engine.state].join(" ");
     if (this.#shown !== "" && shown !== this.#shown) this.emit("another_state");
     this.#shown = shown;
   }

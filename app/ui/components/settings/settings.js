@@ -151,6 +151,7 @@ export class Settings {
   controlValues(names) {
     const shown = this.#shown();
     const choices = this.#choicesShown ? {} : this.#choices();
+    choices.adapter = this.#adapterChoices(); // depend on the chat, too
     this.#choicesShown = true;
     return names.map((name) => (choices[name] ? { __type__: "update", choices: choices[name], value: shown[name] } : shown[name]));
   }
@@ -172,6 +173,10 @@ export class Settings {
     };
   }
 
+  #adapterChoices() {
+    return this.rules.adapterChoices(this.value, this.options.model.adapters);
+  }
+
   #toggleAdvanced() {
     const isOpen = this.advanced.classList.toggle("dm-open");
     this.advancedToggle.setAttribute("aria-expanded", String(isOpen));
@@ -190,6 +195,7 @@ export class Settings {
 
   #show() {
     this.root.classList.toggle("dm-cannot-think", !this.options.model.can_think);
+    this.root.classList.toggle("dm-has-no-adapters", this.#adapterChoices().length === 0);
     this.root.classList.toggle("dm-cannot-call-tools", !this.options.model.can_call_tools);
     this.#find(".dm-show-settings").click();
     this.#showPrompt();

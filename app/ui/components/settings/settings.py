@@ -156,6 +156,10 @@ def _controls() -> dict[str, Component]:
         ),
         **_parameter_controls(is_advanced=False),
     }
+    # Hidden by the script while no adapter is loaded.
+    controls["adapter"] = gr.Dropdown(
+        [], label="Adapter", info="Changes how the model replies in this chat.", elem_classes="dm-control-adapter"
+    )
     # Hidden by the script while the model cannot think.
     controls |= {
         "thinking": gr.Radio(

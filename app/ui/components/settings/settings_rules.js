@@ -8,11 +8,12 @@
 
 export const OWN_TEXT = "own";
 export const NO_PROMPT = "none";
+export const NO_ADAPTER = ""; // no adapter has this name
 const MODEL_DEFAULT = "default";
 
 /** @type {Map<boolean | null, string>} what the control of thinking shows */
 const THINKING = new Map([[null, "default"], [true, "on"], [false, "off"]]);
-const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, use_tools: null, json_schema: null });
+const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, use_tools: null, adapter: null, json_schema: null });
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
@@ -53,6 +54,7 @@ export class SettingsRules {
       system_prompt: promptText ?? value.system_prompt,
       thinking: THINKING.get(value.thinking ?? null),
       use_tools: value.use_tools !== false,
+      adapter: value.adapter ?? NO_ADAPTER,
       json_schema: value.json_schema ?? "",
     };
     for (const name of this.sliders) shown[name] ??= defaults[name];
@@ -93,8 +95,23 @@ export class SettingsRules {
     if (name === "use_tools") return shown ? null : false;
     if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
     if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
+    if (name === "adapter") return shown || null;
     if (name === "json_schema") return shown?.trim() ? shown : null;
     return shown ?? null;
+  }
+
+  /**
+   * What the control of the adapter offers: none, the loaded ones, and the chosen one if it is no longer loaded. Empty if
+   * there is nothing to choose.
+   * @param {Values} value
+   * @param {string[]} loaded
+   * @returns {[string, string][]}
+   */
+  adapterChoices({ adapter }, loaded) {
+    /** @type {[string, string][]} */
+    const choices = loaded.map((name) => [name, name]);
+    if (adapter && !loaded.includes(adapter)) choices.push([`${adapter} (not loaded)`, adapter]);
+    return choices.length === 0 ? [] : [["None", NO_ADAPTER], ...choices];
   }
 
   /**
