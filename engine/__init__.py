@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.execution.native.build import describe_native_decoder
     from engine.llm import LLM
-    from engine.model.adapters import has_unused_adapter
+    from engine.model.adapters import adapter_memory, has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.gguf.files import quantization_in_name
@@ -133,6 +133,7 @@ __all__ = [
     "UnsupportedParameterError",
     "Utilisation",
     "WeightFormat",
+    "adapter_memory",
     "available_host_memory",
     "check_context",
     "describe_native_decoder",
@@ -159,6 +160,7 @@ _MODULES = {
     "SERVER_WEIGHT_FORMATS": "engine.model.sizing",
     "WEIGHT_FORMATS": "engine.model.sizing",
     "WeightFormat": "engine.model.sizing",
+    "adapter_memory": "engine.model.adapters",
     "available_host_memory": "engine.device.host_memory",
     "check_context": "engine.model.sizing",
     "describe_native_decoder": "engine.execution.native.build",

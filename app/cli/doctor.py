@@ -27,6 +27,7 @@ from engine import (
     EngineSettings,
     EngineStatus,
     ModelLoadError,
+    adapter_memory,
     describe_native_decoder,
     find_model,
     has_unused_adapter,
@@ -57,6 +58,8 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("tool servers", lambda: _tool_servers(settings.mcp_file))
     yield _tried("database", lambda: _database(settings.resolved_database_url))
     yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(settings, engine))
+    if engine.adapters and not engine.remote_url:
+        yield _tried("adapters", lambda: _adapters(engine))
 
 
 def _tool_servers(path: Path) -> str:
@@ -154,6 +157,11 @@ def _model(settings: EngineSettings) -> str:
         return f"file {found}"
     adapter = ", without the LoRA adapter in it: load it with --lora NAME=FOLDER to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"
+
+
+def _adapters(settings: EngineSettings) -> str:
+    sizes = {name: adapter_memory(folder) for name, folder in settings.adapters.items()}
+    return ", ".join(f"{name} takes {size / 1e6:,.1f} MB of memory" for name, size in sizes.items())
 
 
 def _check_bundled_files(folder: Path) -> None:

@@ -103,7 +103,8 @@ def check(
     from app.models.downloads import find_or_download, resolve_model
     from app.models.folders import GUIDE
     from app.models.local_model import ModelError
-    from engine import find_model, prepare_model
+    from app.models.performance import may_have_gpu
+    from engine import adapter_memory, available_host_memory, find_model, prepare_model
 
     app, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
     if engine.remote_url:
@@ -122,9 +123,17 @@ def check(
                 typer.echo("The bundled guide fits into memory. It is a demo, which only knows Deskmate.")
                 return
             needed = prepare_model(engine, progress)
+            adapters = sum(map(adapter_memory, engine.adapters.values()))
+            free = available_host_memory()
+            if needed + adapters > free and not may_have_gpu():
+                raise StartupError(
+                    f"{name} fits into memory, but not its adapters, too: they take {_size(adapters)} beside "
+                    f"{_size(needed)}, and {_size(free)} are free."
+                )
     except ModelError as error:
         raise StartupError(str(error)) from error
-    typer.echo(f"{name} fits into memory: its weights take at most {_size(needed)}.")
+    beside = f", and its adapters {_size(adapters)}" if adapters else ""
+    typer.echo(f"{name} fits into memory: its weights take at most {_size(needed)}{beside}.")
 
 
 @model.command()

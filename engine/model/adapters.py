@@ -4,9 +4,10 @@ reported; :mod:`engine.model.lora` applies those that are given by name."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, first_line
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model*.safetensors"
@@ -43,6 +44,25 @@ def adapter_alone(name: str, folder: Path) -> ModelLoadError:
         f"{name} holds a LoRA adapter{f' for {base}' if base else ''} and not a whole model. Give its base model as "
         f"the model, and the adapter beside it: --lora NAME={folder}"
     )
+
+
+def adapter_memory(folder: Path) -> int:
+    """Returns the bytes that a PEFT folder's adapter takes in memory, in float32; only the file's header is read.
+
+    Raises:
+        ModelLoadError: the folder holds no adapter, or a damaged one.
+    """
+    file = folder / "adapter_model.safetensors"
+    if not (folder / _CONFIG).is_file() or not file.is_file():
+        raise ModelLoadError(f"{folder} holds no LoRA adapter: it needs {_CONFIG} and {file.name}.")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise ModelLoadError(f"{file} cannot be read: {first_line(error)}.") from error
+    return sum(4 * math.prod(shape) for shape in shapes)
 
 
 def _base_model(folder: Path) -> str | None:

@@ -21,6 +21,7 @@ from app.settings import AppSettings
 from app.store.maintenance.migrate import migrate
 from app.store.maintenance.process_lock import claim_database
 from engine import EngineSettings, ModelLoadError, find_model
+from testing.lora import make_adapter
 from testing.models import make_model
 
 NOBODY = 65534
@@ -61,9 +62,11 @@ def _as_nobody(folder: Path) -> Iterator[None]:
                 os.seteuid(NOBODY)
 
 
-def _findings(data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None) -> dict[str, doctor.Finding]:
+def _findings(
+    data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None, lora: tuple[str, ...] = ()
+) -> dict[str, doctor.Finding]:
     settings = AppSettings(data_dir=data_dir, database_url=url, port=0)
-    return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model))}
+    return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model, lora=lora))}
 
 
 def _file(folder: Path) -> Path:
@@ -344,6 +347,18 @@ def test_the_compiled_decoder_is_named_where_it_is_used(tmp_path: Path, monkeypa
     settings = AppSettings(data_dir=tmp_path, port=0)
     for unused in (EngineSettings(model="nowhere/at/all", native=False), EngineSettings(model="x/y", device="cuda")):
         assert "C++ decoder" not in {finding.subject for finding in examine(settings, unused)}
+
+
+def test_adapters_are_counted(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    adapter = make_adapter(tmp_path / "adapter", model, rank=4, targets=("o_proj",))  # 2 layers, 64 by 64
+    found = _findings(tmp_path, model=str(model), lora=(f"sql={adapter}",))
+    assert found["adapters"].text == f"sql takes {2 * 4 * (64 + 64) * 4 / 1e6:.1f} MB of memory"
+    assert "adapters" not in _findings(tmp_path, model=str(model))
+    (adapter / "adapter_model.safetensors").write_bytes(b"x")
+    found = _findings(tmp_path, model=str(model), lora=(f"sql={adapter}",))
+    assert found["adapters"].serious
+    assert "cannot be read" in found["adapters"].text
 
 
 def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:

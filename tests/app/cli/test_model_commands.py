@@ -19,6 +19,8 @@ from app.models.local_model import ModelError
 from app.settings import AppSettings
 from engine import EngineSettings
 from testing.gguf_header import gguf_bytes
+from testing.lora import make_adapter
+from testing.models import make_model
 from testing.package_index import PackageIndex
 
 Run = Callable[..., tuple[int, str, str]]
@@ -284,6 +286,19 @@ def test_a_model_is_checked_without_loading_it(run: Run, monkeypatch: pytest.Mon
     status, said, _ = run("check", "--remote-url", "http://127.0.0.1:1")
     assert status == 0
     assert "runs on http://127.0.0.1:1" in said
+
+
+def test_adapters_are_checked_with_their_model(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = make_model(tmp_path / "base")
+    flags = ("check", "--model", str(model), "--lora", f"sql={make_adapter(tmp_path / 'sql', model)}")
+    status, said, _ = run(*flags)
+    assert (status, "and its adapters" in said) == (0, True)
+    monkeypatch.setattr("engine.available_host_memory", lambda: 10_000)
+    monkeypatch.setattr("app.models.performance.may_have_gpu", lambda: False)
+    status, _, errors = run(*flags)
+    assert status == 2
+    assert "but not its adapters, too" in " ".join(errors.split())
+    assert run(*flags[:-1], f"sql={tmp_path}")[0] == 2
 
 
 def test_a_model_is_downloaded_before_it_is_checked_if_that_is_asked_for(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import EngineSettings, InvalidRequestError, ModelLoadError
+from engine import BeamSearchParams, EngineSettings, InvalidRequestError, ModelLoadError
 from engine.execution.adapters import load_adapter
 from engine.model.peft_folder import CONFIG, WEIGHTS
 from engine.runtime.engine_core import EngineCore
@@ -78,6 +80,24 @@ def test_a_reply_equals_that_of_the_merged_weights(family: str, native: bool, tm
     assert (core.model.decoder is not None) is native
     assert reply(core, "mine") == list(expected.token_ids)
     assert reply(core, None) != list(expected.token_ids)
+
+
+@pytest.mark.parametrize(
+    "params", [{"n": 3, "seed": 1, "temperature": 1.0}, {"n": 3, "beam_search": BeamSearchParams(width=3)}]
+)
+def test_all_replies_to_a_prompt_have_the_adapter(
+    base: Path, adapters: dict[str, Path], params: dict[str, Any], tmp_path: Path
+) -> None:
+    def replies(core: EngineCore, adapter: str | None) -> dict[tuple[str, int], list[int]]:
+        add(core, "r", PROMPT, replace(GREEDY, max_tokens=8, **params), adapter=adapter)
+        return finish(core).tokens
+
+    merged = merge(base, adapters["all"], tmp_path / "merged")
+    for file in base.glob("*token*"):
+        shutil.copy(file, merged)
+    found = replies(core_of(base, adapters), "all")
+    assert len(found) == 3
+    assert found == replies(core_of(merged, {}), None)
 
 
 def test_rslora_divides_by_the_square_root(base: Path, adapters: dict[str, Path], tmp_path: Path) -> None:
