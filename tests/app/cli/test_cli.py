@@ -123,6 +123,12 @@ def test_flags_beat_the_environment_and_that_beats_dotenv(monkeypatch: pytest.Mo
     assert settings.allowed_hosts == ("a", "b")
 
 
+def test_flags_of_lists_are_repeated_or_have_commas() -> None:
+    for given in (["a=x", "b=y"], ["a=x,b=y"], "a=x, b=y"):
+        assert flags.read_settings(EngineSettings, {"lora": given}).lora == ("a=x", "b=y")
+    assert flags.read_settings(EngineSettings, {"lora": []}).lora == ()
+
+
 def test_engine_and_application_share_no_name() -> None:
     assert not AppSettings.model_fields.keys() & EngineSettings.model_fields.keys()
 
