@@ -10,14 +10,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 MAX_FILE_BYTES = 2**20
 DEFAULT_TIMEOUT_S = 60.0
 """Seconds that a call of a tool may take."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
-ServerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+SEPARATOR = "__"
+"""Stands between a server's name and a tool's. No server's name contains it: so each tool's name has one server."""
+_NAME_RULE = "1 to 32 letters, digits, hyphens and single underscores between them"
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > 32 or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*(_[A-Za-z0-9-]+)*", name):
+        raise ValueError(f"a server's name has {_NAME_RULE}")
+    return name
+
+
+ServerName = Annotated[str, AfterValidator(_checked_name)]
 
 
 class McpFileError(ValueError):

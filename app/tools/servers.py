@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic_core import from_json
+
 from app.egress.policy import EgressPolicy
 from app.tools.connection import Connection, ServerTool, ToolServerError
-from app.tools.mcp_file import HttpServer, McpServer, StdioServer
+from app.tools.mcp_file import SEPARATOR, HttpServer, McpServer, StdioServer
 from app.tools.results import ToolResult
 from engine import Tool
 
@@ -40,7 +42,7 @@ class OfferedTool:
     @property
     def name(self) -> str:
         """The server's and the tool's name, ``server__tool``, in the characters that models are given."""
-        return f"{self.server}__{_UNUSUAL.sub('_', self.tool.name)}"[:MAX_NAME_CHARS]
+        return f"{self.server}{SEPARATOR}{_UNUSUAL.sub('_', self.tool.name)}"[:MAX_NAME_CHARS]
 
     def for_engine(self) -> Tool:
         return Tool(self.name, self.tool.description[:MAX_DESCRIPTION_CHARS], self.tool.parameters)
@@ -88,6 +90,11 @@ class ToolServers:
         """Whether the operator lets chats call the tool without asking the user."""
         return tool.tool.name in self._servers[tool.server].auto_approve
 
+    def server_of(self, name: str) -> str | None:
+        """Returns the name of the server whose tool this is, by :attr:`OfferedTool.name`; None if there is none."""
+        server, separator, _ = name.partition(SEPARATOR)
+        return server if separator and server in self._servers else None
+
     async def call(self, name: str, arguments: str) -> ToolResult:
         """Calls an offered tool.
 
@@ -101,15 +108,16 @@ class ToolServers:
         Raises:
             ToolServerError: the server cannot be used.
         """
-        server = next((one for one in self._servers if name.startswith(f"{one}__")), None)
+        server = self.server_of(name)
         if server is None:
             return ToolResult(f"There is no tool {name}.", is_error=True)
         offered = {tool.name: tool for tool in await self._offered(server)}
         if name not in offered:
             return ToolResult(f"There is no tool {name}. {server} has: {', '.join(offered)}.", is_error=True)
         try:
-            parsed = json.loads(arguments or "{}")
-        except (json.JSONDecodeError, RecursionError) as error:
+            # Also refuses what no server could be sent: lone surrogates, NaN, endless numbers and nesting.
+            parsed = from_json(arguments or "{}", allow_inf_nan=False)
+        except ValueError as error:
             return ToolResult(f"The arguments are not JSON: {error}.", is_error=True)
         if not isinstance(parsed, dict):
             return ToolResult("The arguments must be a JSON object.", is_error=True)

@@ -47,6 +47,10 @@ def test_programs_and_addresses_are_read_with_variables_in_place(tmp_path: Path)
         ({"a": {}}, r"mcpServers\.a\.command: Field required"),
         ({"a": {"command": "x", "alwaysAllow": ["y"]}}, r"mcpServers\.a\.alwaysAllow"),
         ({"a b": {"command": "x"}}, r"mcpServers\.a b"),
+        # With a server named a, a tool's name could be that of both.
+        ({"a__b": {"command": "x"}}, r"mcpServers\.a__b: .*single underscores"),
+        ({"a_": {"command": "x"}}, r"mcpServers\.a_: .*single underscores"),
+        ({"a" * 33: {"command": "x"}}, "1 to 32 letters"),
         ({"a": {"command": "x", "timeout_seconds": 0}}, r"mcpServers\.a\.timeout_seconds"),
         ([], "mcpServers"),
     ],
