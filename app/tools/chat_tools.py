@@ -29,8 +29,9 @@ MAX_OFFERED = 128
 class OfferedTools:
     """The tools that one reply is offered."""
 
-    tools: tuple[Tool, ...]
-    approved: frozenset[str]  #: names of those that are called without asking the user
+    tools: tuple[Tool, ...] = ()
+    approved: frozenset[str] = frozenset()  #: names of those that are called without asking the user
+    servers: frozenset[str] = frozenset()  #: whose tools may be called, also of those that cannot be listed now
 
 
 class ChatTools:
@@ -59,8 +60,8 @@ class ChatTools:
         """Whether the operator lets chats call the tool without asking the user."""
         return self._servers.is_auto_approved(tool)
 
-    async def offered(self, servers: Collection[str]) -> OfferedTools | None:
-        """Returns the tools of these servers; None if there are none. A server that cannot be used is left out."""
+    async def offered(self, servers: Collection[str]) -> OfferedTools:
+        """Returns the tools of these servers. One that cannot be used has none."""
         wanted = [name for name in self.names if name in servers]
         await self._refresh(wanted)
         found: list[OfferedTool] = []
@@ -69,17 +70,18 @@ class ChatTools:
         if len(found) > MAX_OFFERED:
             _log.warning("a chat is offered %d of %d tools", MAX_OFFERED, len(found))
         found = found[:MAX_OFFERED]
-        if not found:
-            return None
         approved = frozenset(one.name for one in found if self.is_auto_approved(one))
-        return OfferedTools(tuple(one.for_engine() for one in found), approved)
+        return OfferedTools(tuple(one.for_engine() for one in found), approved, frozenset(wanted))
 
-    async def run(self, use: ToolUse, max_chars: int = MAX_RESULT_CHARS) -> ToolUse:
+    async def run(self, use: ToolUse, servers: Collection[str], max_chars: int = MAX_RESULT_CHARS) -> ToolUse:
         """Calls a tool. Whatever goes wrong is the call's result, which the model and the user are told.
 
         Args:
+            servers: whose tools may be called.
             max_chars: length at which the result is cut.
         """
+        if self._servers.server_of(use.name) not in servers:
+            return replace(use, status=ToolUseStatus.FAILED, result=f"There is no tool {use.name} in this chat.")
         started = time.monotonic()
         try:
             result = await self._servers.call(use.name, use.arguments)

@@ -173,7 +173,7 @@ class LiveTurn:
         )
         self._call_deltas.clear()
         self.buffer.set_tool_uses((*self.buffer.tool_uses, *uses))
-        return ended and not self._is_waiting
+        return ended and not self._is_waiting and self._tools.may_go_on(self.buffer.tool_uses)
 
     @property
     def _is_waiting(self) -> bool:

@@ -359,8 +359,8 @@ class Turns:
         params = used.sampling_params()
         partial_reply = turn_request.partial_reply
         conversation_id = turn_request.conversation_id
-        offered = await self._tool_offers.of(used) if self._tool_offers is not None else None
-        options = replace(used.chat_options(), tools=offered.tools if offered is not None else ())
+        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        options = replace(used.chat_options(), tools=offered.tools)
         prepare = partial(
             self._prompter.prepare,
             await self._system_prompt(used),
@@ -441,13 +441,13 @@ class Turns:
 
     def _tool_rounds(
         self,
-        offered: OfferedTools | None,
+        offered: OfferedTools,
         turn_request: TurnRequest,
         prepare: Callable[..., Awaitable[PreparedPrompt]],
         options: ChatOptions,
     ) -> ToolRounds | None:
         """What a reply needs to call tools; None if it is offered none and has none to finish."""
-        if self._tool_offers is None or (offered is None and not turn_request.tool_uses):
+        if self._tool_offers is None or not (offered.tools or turn_request.tool_uses):
             return None
         without_tools = replace(options, tool_choice=ToolChoiceMode.NONE)
 
@@ -461,7 +461,8 @@ class Turns:
         return ToolRounds(
             self._tool_offers.tools,
             names=frozenset(tool.name for tool in options.tools),
-            approved=frozenset(approved | (offered.approved if offered is not None else frozenset())),
+            servers=offered.servers,
+            approved=frozenset(approved | offered.approved),
             prepare=prepare_next,
             max_result_chars=min(MAX_RESULT_CHARS, self._engine.info.max_model_len),
         )

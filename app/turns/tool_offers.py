@@ -21,11 +21,11 @@ class ToolOffers:
         self._engine = engine
         self._accounts = accounts
 
-    async def of(self, settings: ChatSettings) -> OfferedTools | None:
-        """Returns the tools that a reply with these settings is offered; None for none."""
+    async def of(self, settings: ChatSettings) -> OfferedTools:
+        """Returns the tools that a reply with these settings is offered."""
         is_off = settings.use_tools is False or bool((settings.json_schema or "").strip())
         if is_off or not self.tools.names or not self._engine.info.can_call_tools:
-            return None
+            return OfferedTools()
         return await self.tools.offered(await self._servers(settings))
 
     async def _servers(self, settings: ChatSettings) -> tuple[str, ...]:

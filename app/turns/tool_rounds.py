@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from app.domain.conversation_document import MAX_TOOL_ID_CHARS
 from app.domain.prompting import PathMessage
 from app.domain.text import clean_text
 from app.domain.tool_use import ToolUse, ToolUseStatus
@@ -17,11 +19,14 @@ from engine import PreparedPrompt, ToolCallDelta, join_tool_calls
 MAX_ROUNDS = 12
 """Rounds of calls in one reply; after that the model must answer without tools."""
 MAX_CALLS_PER_ROUND = 16
+MAX_KEPT_PER_ROUND = 2 * MAX_CALLS_PER_ROUND
+"""Calls of a round that are kept, with those that are refused; further ones are dropped."""
 MAX_ARGUMENT_CHARS = 100_000
 
 PARAGRAPH = "\n\n"
 BROKEN_OFF = "The reply ended before this call was complete."
 TOO_MANY = f"At most {MAX_CALLS_PER_ROUND} tools can be called at once."
+TOO_MANY_ROUNDS = f"Tools have been called {MAX_ROUNDS} times in this reply, and no more calls are made."
 TOO_LONG = f"The arguments are longer than {MAX_ARGUMENT_CHARS:,} characters."
 
 PrepareNext = Callable[[PathMessage, bool], Awaitable[PreparedPrompt]]
@@ -34,6 +39,7 @@ class ToolRounds:
 
     Args:
         names: of the tools that are offered.
+        servers: whose tools may be called, listed now or not.
         approved: names of the tools that run without asking: by the operator's word, or the user's for this chat.
         prepare: makes the prompt of the next round from the reply so far.
         max_result_chars: length at which a result is cut.
@@ -41,6 +47,7 @@ class ToolRounds:
 
     tools: ChatTools
     names: frozenset[str]
+    servers: frozenset[str]
     approved: frozenset[str]
     prepare: PrepareNext
     max_result_chars: int
@@ -60,11 +67,14 @@ class ToolRounds:
         number = before[-1].round + 1 if before else 0
         taken = {use.id for use in before}
         uses: list[ToolUse] = []
-        for index, call in enumerate(join_tool_calls(deltas)):
+        for index, call in enumerate(join_tool_calls(deltas)[:MAX_KEPT_PER_ROUND]):
+            id = clean_text(call.id)
             # Some models count their calls from the start of each message: ids must tell all calls of a reply apart.
-            id = call.id if call.id and call.id not in taken else f"{call.id or 'call'}-{number}-{index}"
+            if not 0 < len(id) <= MAX_TOOL_ID_CHARS or id in taken:
+                ids = (f"call-{number}-{place}" for place in itertools.count(index))
+                id = next(id for id in ids if id not in taken)
             use = ToolUse(
-                id=clean_text(id),
+                id=id,
                 name=clean_text(call.name)[:MAX_NAME_CHARS],
                 arguments=clean_text(call.arguments),
                 round=number,
@@ -85,7 +95,7 @@ class ToolRounds:
         """Runs the calls that are allowed, at the same time. ``changed`` is told each that has ended."""
 
         async def run(use: ToolUse) -> None:
-            changed(await self.tools.run(use, self.max_result_chars))
+            changed(await self.tools.run(use, self.servers, self.max_result_chars))
 
         async with asyncio.TaskGroup() as group:
             for use in uses:
@@ -100,10 +110,16 @@ class ToolRounds:
         """
         return await self.prepare(reply, reply.tool_uses[-1].round + 1 < MAX_ROUNDS)
 
+    def may_go_on(self, uses: Sequence[ToolUse]) -> bool:
+        """Whether the model is asked again after these calls. False if it called tools where it had to answer."""
+        return uses[-1].round < MAX_ROUNDS
+
     def _refusal(self, use: ToolUse, index: int, *, ended: bool) -> str | None:
         """Why a call is not made; None if it may be."""
         if not ended:
             return BROKEN_OFF
+        if use.round >= MAX_ROUNDS:  # a model server may ignore that no tools are to be called
+            return TOO_MANY_ROUNDS
         if index >= MAX_CALLS_PER_ROUND:
             return TOO_MANY
         if len(use.arguments) > MAX_ARGUMENT_CHARS:
