@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+import pydantic_core
+
 NOT_APPROVED = "The user did not allow this call."
 CUT_OFF = "The server stopped while this tool ran: whether it had an effect is not known."
+_PLAIN_NAME = re.compile(r"[\w .$@:/-]*")
 
 
 class ToolUseStatus(StrEnum):
@@ -44,6 +49,20 @@ class ToolUse:
         """Whether it has no result yet."""
         return self.status in (ToolUseStatus.WAITING, ToolUseStatus.ALLOWED)
 
+    def arguments_for_model(self) -> str:
+        """The arguments as a prompt shows them: the JSON text of an object, which many chat templates demand.
+
+        Other text becomes a string in an object. So do arguments whose names could hold a model's control token, such
+        as ``<|im_end|>`` or ``[INST]``: the engine refuses them in names, and with them the whole conversation.
+        """
+        try:
+            parsed = pydantic_core.from_json(self.arguments or "{}", allow_inf_nan=False)
+        except ValueError:
+            parsed = None
+        if isinstance(parsed, dict) and _has_plain_names(parsed):
+            return self.arguments or "{}"
+        return json.dumps({"arguments": self.arguments}, ensure_ascii=False)
+
     def result_for_model(self) -> str:
         """The text that the model is given as the call's result."""
         match self.status:
@@ -53,6 +72,13 @@ class ToolUse:
                 return CUT_OFF
             case _:
                 return self.result
+
+
+def _has_plain_names(value: Any) -> bool:
+    """Whether the names of all members in a JSON value are of characters that no control token consists of."""
+    if isinstance(value, dict):
+        return all(_PLAIN_NAME.fullmatch(name) and _has_plain_names(one) for name, one in value.items())
+    return all(map(_has_plain_names, value)) if isinstance(value, list) else True
 
 
 def decided(uses: Sequence[ToolUse], allowed: Iterable[str]) -> tuple[ToolUse, ...]:

@@ -60,7 +60,8 @@ class Prompter:
                 f"The adapter {options.adapter} of this chat isn't loaded. Choose another, or none, in the settings."
             )
         turns = past_turns(context.path)
-        messages = chat_messages(system_prompt, turns, text, partial_reply)
+        with_calls = self._engine.info.can_call_tools
+        messages = chat_messages(system_prompt, turns, text, partial_reply, with_calls=with_calls)
         if caller is not None and shares_system_prompt and messages[0]["role"] == "system":
             messages[0]["shared"] = True
         if options is not None and not self._engine.info.can_think:

@@ -124,3 +124,20 @@ async def test_a_server_that_is_slow_to_list_its_tools_is_called_all_the_same(
     await read(services, ref)
     assert engine.options[-1].tools == ()
     assert asked.calls == ["order 7"]
+
+
+async def test_with_a_model_that_calls_no_tools_the_conversation_goes_on_without_them(
+    services: Services, engine: FakeEngine, asked: DemoTools
+) -> None:
+    ref, use = await waiting(services, engine)
+    engine._info = replace(engine.info, can_call_tools=False)  # another model is loaded
+    engine.say("I cannot tell.")
+    await services.turns.decide(ME, ref.message_id, allowed(use.id))
+    await read(services, ref)
+    assert asked.calls == []
+    await read(services, await start(services, "Why?", conversation_id=ref.conversation_id))
+    assert [message["content"] for message in engine.calls[-1][0]] == [
+        "Where is order 7?",
+        "Let me look.\n\nI cannot tell.",
+        "Why?",
+    ]

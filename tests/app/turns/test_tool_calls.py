@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
+from app.domain.prompting import NO_ANSWER
 from app.domain.tool_use import CUT_OFF, NOT_APPROVED, ToolUse, ToolUseStatus
 from app.domain.views import MessageStatus, MessageView
 from app.errors import Conflict, InvalidInput, NotFound
@@ -212,8 +213,8 @@ async def test_a_message_instead_of_a_decision_denies(services: Services, engine
     ref, use = await waiting(services, engine)
     engine.say("As you like.")
     await read(services, await start(services, "Never mind.", conversation_id=ref.conversation_id))
-    *_, result, message = engine.calls[-1][0]
-    assert (result["content"], message["content"]) == (NOT_APPROVED, "Never mind.")
+    *_, result, end, message = engine.calls[-1][0]
+    assert (result["content"], end["content"], message["content"]) == (NOT_APPROVED, NO_ANSWER, "Never mind.")
     with pytest.raises(InvalidInput, match="A message follows"):
         await services.turns.decide(ME, ref.message_id, allowed(use.id))
     assert asked.calls == []
