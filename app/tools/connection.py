@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -57,7 +58,7 @@ class _Session:
     client: Client
     owner: asyncio.Task[None]
     closing: asyncio.Event
-    used_at: float
+    used_at: float  #: time.monotonic of the last answer; -inf if the last one was wrong
 
     async def close(self) -> None:
         self.closing.set()
@@ -131,7 +132,9 @@ class Connection:
         except ToolServerError:
             raise
         except Exception as error:  # a server may answer anything, and each transport raises errors of its own
-            await self._drop(session)
+            # A wrong answer does not break the connection, which calls of other users may share: the next one checks it.
+            if session is not None:
+                session.used_at = -math.inf
             raise ToolServerError(f"{self.name} cannot be used: {_reason(error)}") from error
 
     async def _open(self) -> _Session:

@@ -163,3 +163,57 @@ async def test_a_server_at_a_private_address_is_refused_unless_it_is_listed() ->
     assert "private address" in status.problem
     assert "APP_EGRESS_ALLOW" in status.problem
     await servers.close()
+
+
+WRONG = """
+import json, sys
+def answer(id, result):
+    print(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}), flush=True)
+slow = None
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, id = asked.get("method"), asked.get("id")
+    if method == "initialize":
+        answer(id, {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "wrong", "version": "1"}})
+    elif method == "tools/list":
+        names = ["slow", "wrong", "flood", "broken", "quick"]
+        answer(id, {"tools": [{"name": name, "inputSchema": {"type": "object"},
+                               **({"outputSchema": {"type": "object", "required": ["a"]}} if name == "wrong" else {})}
+                              for name in names]})
+    elif method == "tools/call":
+        name = asked["params"]["name"]
+        if name == "slow":
+            slow = id
+        elif name == "wrong":
+            answer(id, {"content": [], "structuredContent": {"b": 1}})
+        elif name == "broken":
+            answer(id, {"content": 7})
+        elif name == "flood":
+            for _ in range(1000):
+                print("x" * 1000, flush=True)
+            answer(id, {"content": [{"type": "text", "text": "y" * 3_000_000}]})
+        else:
+            answer(id, {"content": [{"type": "text", "text": "quick"}]})
+            if slow is not None:
+                answer(slow, {"content": [{"type": "text", "text": "at last"}]})
+    elif id is not None:
+        print(json.dumps({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}}), flush=True)
+"""
+
+
+async def test_a_wrong_answer_ends_no_call_of_another_user(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(WRONG)
+    stated = StdioServer(command=sys.executable, args=(str(path),), timeout_seconds=20)
+    servers = ToolServers({"wrong": stated}, EgressPolicy())
+    await servers.statuses()
+    slow = asyncio.create_task(servers.call("wrong__slow", "{}"))
+    for name in ("wrong", "broken"):
+        with pytest.raises(ToolServerError, match="wrong cannot be used"):
+            await servers.call(f"wrong__{name}", "{}")
+        assert not slow.done()
+    assert (await servers.call("wrong__flood", "{}")).text.endswith("the result has 3,000,000 characters.)")
+    assert (await servers.call("wrong__quick", "{}")).text == "quick"
+    assert (await slow).text == "at last"
+    await servers.close()
