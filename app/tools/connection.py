@@ -132,7 +132,7 @@ class Connection:
         except ToolServerError:
             raise
         except Exception as error:  # a server may answer anything, and each transport raises errors of its own
-            # A wrong answer does not break the connection, which calls of other users may share: the next one checks it.
+            # A wrong answer breaks no connection, which calls of other users may share: the next call checks it.
             if session is not None:
                 session.used_at = -math.inf
             raise ToolServerError(f"{self.name} cannot be used: {_reason(error)}") from error
