@@ -312,3 +312,14 @@ test("earlier messages come above the others, unless the conversation was left",
   await loading;
   assert.deepEqual([tab.messages.texts, tab.has_earlier], [[], false]);
 });
+
+test("a decision about a tool that comes too late shows what has become of the reply", async () => {
+  const tab = openTab(browser);
+  await tab.open("a");
+  server.get("a").messages.at(-1).content = "decided elsewhere";
+  server.answer("/messages/a1/tools", [422, { error: { code: "invalid_input", message: "This reply does not wait." } }]);
+  await tab.handlers.decide({ id: "a1", allow: ["1"], allow_for_chat: [], deny: [] });
+  await settle();
+  assert.deepEqual(tab.messages.texts, ["question a", "decided elsewhere"]);
+  assert.deepEqual(tab.errors.map(({ message }) => message), ["This reply does not wait."]);
+});

@@ -27,7 +27,7 @@ const openTab = () => new TurnEvents(new CrossTab(channels.open()), locks);
 function follower() {
   const heard = [];
   const write = (name) => (detail) => heard.push([name, detail]);
-  const listener = Object.fromEntries(["text", "progress", "notice", "end", "gone", "connection"].map((name) => [name, write(name)]));
+  const listener = Object.fromEntries(["text", "toolUse", "progress", "notice", "end", "gone", "connection"].map((name) => [name, write(name)]));
   return {
     listener,
     heard,
@@ -130,6 +130,21 @@ test("a gap in the text is asked for again, and an end before all the text is no
   end(6);
   assert.equal(reader.text, "abcdef");
   assert.deepEqual(reader.ends, ["end"]);
+});
+
+test("a call of a tool is not shown before the text that stands before it", async () => {
+  const reader = await follow(openTab());
+  text("abc", 3);
+  text("f", 6); // "de" is missing
+  const use = { id: "1", at: 6 };
+  FakeEventSource.last.send("tool_use", { turn_id: "t", use });
+  assert.deepEqual(reader.heard.filter(([name]) => name === "toolUse"), []);
+  await pass(10);
+  FakeEventSource.last.accept();
+  assert.deepEqual(FakeEventSource.last.turns, ["t:3"]);
+  text("def", 6);
+  FakeEventSource.last.send("tool_use", { turn_id: "t", use });
+  assert.deepEqual(reader.heard.filter(([name]) => name === "toolUse"), [["toolUse", use]]);
 });
 
 test("an end with less text than is shown, after a crash, is the end", async () => {

@@ -2,6 +2,7 @@
 // data: they are shown as plain text.
 
 import { icon, make } from "../../shared/dom.js";
+import { readableArguments } from "./tool_arguments.js";
 
 /** @typedef {import("./types.js").ToolUse} ToolUse */
 /** @typedef {keyof import("./types.js").Decision} Choice */
@@ -65,7 +66,7 @@ export class ToolCard {
   show(use) {
     if (this.isWaiting && use.status !== "waiting") this.element.open = false;
     this.use = use;
-    this.arguments.textContent = pretty(use.arguments);
+    this.arguments.textContent = readableArguments(use.arguments);
     const result = use.result ?? "";
     this.result.textContent = result.length > MAX_SHOWN ? `${result.slice(0, MAX_SHOWN)} …` : result;
     this.result.hidden = result === "";
@@ -103,14 +104,5 @@ export class ToolCard {
     this.status.textContent = text;
     this.buttons.hidden = !(this.isWaiting && this.canDecide && this.#closed);
     for (const [choice, button] of this.choices) button.setAttribute("aria-pressed", String(choice === this.decision));
-  }
-}
-
-/** JSON with line breaks; other text as it is. @param {string} text */
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
   }
 }

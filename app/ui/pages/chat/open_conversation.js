@@ -63,7 +63,7 @@ export class OpenConversation {
       regenerate: ({ id }) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
       resume: ({ id }) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
       decide: ({ id, allow, allow_for_chat, deny }) =>
-        page.askAgain((settings) => this.#showAgain(api.decideTools(id, { allow, allow_for_chat, deny, settings }))),
+        page.askAgain((settings) => this.#decide(id, { allow, allow_for_chat, deny, settings })),
       branch: ({ id }) => page.branch(id),
       delete: ({ id }) => page.deleteMessage(id),
       version: ({ id, step }) => this.#showVersion(id, step),
@@ -224,6 +224,17 @@ export class OpenConversation {
         return api[how](id, { settings, request_id });
       }),
     );
+  }
+
+  /** @param {string} id @param {Parameters<typeof api.decideTools>[1]} decision */
+  async #decide(id, decision) {
+    try {
+      return await this.#showAgain(api.decideTools(id, decision));
+    } catch (error) {
+      // Decided elsewhere, overtaken by a message, or the answer to an earlier try was lost: show what has become of it.
+      if (error instanceof ApiError) await this.reopen();
+      throw error;
+    }
   }
 
   /** Shows the conversation again once a turn in it has started. @param {Promise<TurnRef>} started */

@@ -297,8 +297,11 @@ export class TurnEvents {
       // What another tab asked for again is no news here, except for the end.
       const isNews = fresh !== "" || (data.ended && data.offset >= followed.position[1]);
       if (fresh !== null && isNews) listener.reasoning(fresh, data);
-    } else if (name === "tool_use") listener.toolUse(data.use);
-    else if (name === "progress") listener.progress(data);
+    } else if (name === "tool_use") {
+      // Its card stands after text that another tab's stream has not brought yet: asked for again, both come in order.
+      if (data.use.at > followed.position[0]) this.#subscribe(turnId, followed.position);
+      else listener.toolUse(data.use);
+    } else if (name === "progress") listener.progress(data);
     else if (name === "notice") listener.notice(data.message);
     else {
       const [offset, reasoningOffset] = followed.position;
