@@ -14,44 +14,31 @@ from weakref import ref
 
 from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from engine.execution.beam_stream import BeamStream
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
-from engine.parameter_table import MAX_LOGPROBS
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
-from engine.sampling.beam_search import BeamSearch
-from engine.sampling.grammar import AnswerGrammar, ReplyGrammar
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.runtime.reply_factory import ReplyFactory
 from engine.sampling.logprobs import named
-from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.adapter import Adapter
-from engine.scheduling.request import Request
 from engine.settings import EngineSettings
 from engine.structured_output import StructuredOutput, StructureKind
-from engine.text.bad_words import TokenSequenceBan, token_sequences
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
-from engine.text.detokenizer import Detokenizer
 from engine.text.reply_formats.detection import (
     detect_reply_format,
     named_reply_format,
-    special_token_ids,
-    special_tokens_of,
 )
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
-from engine.text.reply_formats.token_bans import AnswerBan, ThinkingBudget, ThinkingTracker
 from engine.text.stop_regex import compile_stop
 from engine.text.template_inputs import has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
-from engine.text.word_filter import WordBan, WordLists, read_word_list
-from engine.text.word_matching import WordGuard
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    pass
 
 MAX_OPENING_TOKENS = 16
 """Tokens at the end of a prompt in which the template opens the thinking."""
@@ -77,11 +64,8 @@ class RequestProcessor:
         self._eos_token_ids = model.eos_token_ids
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
-        self._word_lists = _word_lists(self.vocabulary, settings)
         self._reply_format = _reply_format(settings, self._template.source)
-        self._special_tokens = special_tokens_of(self._reply_format, model.tokenizer)
-        special = special_token_ids(model.tokenizer, model.vocab_size)
-        self._grammars = GrammarCompiler(self._make_ll_tokenizer, model.vocab_size, special)
+        self.replies = ReplyFactory(model, settings, self.vocabulary, self._template, self._reply_format)
 
     @property
     def can_think(self) -> bool:
@@ -126,7 +110,9 @@ class RequestProcessor:
             resolved = replace(resolved, structured=grammar)
         syntax = self._syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
         if resolved.structured is not None and syntax is not None and syntax.thinking_format is not None:
-            self._grammars.compile(resolved.structured, syntax.thinking_format)  # here rather than where it is started
+            self.replies.grammars.compile(
+                resolved.structured, syntax.thinking_format
+            )  # here rather than where it is started
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
         return RenderedChat(
             messages=tuple(message.copy() for message in messages),
@@ -167,7 +153,7 @@ class RequestProcessor:
             grammar = write_grammar(
                 self._reply_format,
                 tools,
-                self._special_tokens,
+                self.replies.special_tokens,
                 is_thinking=self._ends_in_thinking(prompt),
                 is_required=is_required,
                 is_parallel=options.parallel_tool_calls,
@@ -178,7 +164,7 @@ class RequestProcessor:
 
     def _compile_call_grammar(self, grammar: StructuredOutput) -> None:
         try:
-            self._grammars.compile(grammar)
+            self.replies.grammars.compile(grammar)
         except InvalidRequestError as error:
             reason = str(error).partition("cannot be used: ")[2] or str(error)
             raise InvalidRequestError(f"tools hold parameters that no call can be held to: {reason}") from error
@@ -300,7 +286,9 @@ class RequestProcessor:
         resolved.check_vocabulary(self._vocab_size)
         resolved.check_logprobs(self._max_logprobs)
         try:
-            self._word_lists.get(resolved.forbidden_words)  # builds the list here rather than in the worker's thread
+            self.replies.word_lists.get(
+                resolved.forbidden_words
+            )  # builds the list here rather than in the worker's thread
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
         try:
@@ -308,7 +296,7 @@ class RequestProcessor:
         except ValueError as error:
             raise InvalidRequestError(f"stop_regex {error}") from error
         if resolved.structured is not None:
-            self._grammars.compile(resolved.structured)  # refuses it here, before anything is scheduled
+            self.replies.grammars.compile(resolved.structured)  # refuses it here, before anything is scheduled
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         self._check_token_ids(prompt, "The prompt holds")
@@ -332,7 +320,7 @@ class RequestProcessor:
         if params.beam_search is None:
             return params.with_defaults(self.default_params)
         params.check_beam_search()
-        if self._word_lists.get(()) is not None:
+        if self.replies.word_lists.get(()) is not None:
             raise InvalidRequestError("beam_search is not available on this server, which forbids words.")
         return replace(
             params, temperature=0.0, max_tokens=params.max_tokens or self.default_params.max_tokens
@@ -384,9 +372,9 @@ class RequestProcessor:
             request_id,
             prompt,
             params,
-            bans=lambda request: self._bans(request, partial_reply, syntax),
-            make_grammar=lambda request: self._make_grammar(request, partial_reply, syntax),
-            make_detokenizer=lambda: self._make_detokenizer(params, partial_reply, syntax),
+            bans=lambda request: self.replies.make_bans(request, partial_reply, syntax),
+            make_grammar=lambda request: self.replies.make_grammar(request, partial_reply, syntax),
+            make_detokenizer=lambda: self.replies.make_detokenizer(params, partial_reply, syntax),
             max_tokens=max_tokens,
             stop_token_ids=stop_token_ids,
             arrival=arrival,
@@ -396,32 +384,12 @@ class RequestProcessor:
             + (chosen.content_id if chosen is not None else b""),
             num_shared_tokens=num_shared,
             caller=caller,
-            beams=self._make_beams(params, max_tokens, stop_token_ids, syntax),
+            beams=self.replies.make_beams(params, max_tokens, stop_token_ids, syntax),
             adapter=chosen,
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
-
-    def _make_beams(
-        self, params: SamplingParams, max_tokens: int, stop_token_ids: frozenset[int], syntax: ReplySyntax | None
-    ) -> BeamStream | None:
-        if params.beam_search is None:
-            return None
-        if params.structured is not None:
-            raise InvalidRequestError(
-                "tool_choice cannot hold a reply of beam search to a tool. Leave one of them out."
-            )
-        if syntax is not None and syntax.max_thinking_tokens is not None:
-            raise InvalidRequestError("max_thinking_tokens cannot be combined with beam search. Leave it out.")
-        search = BeamSearch(params.beam_search, max_tokens=max_tokens, end_token_ids=stop_token_ids)
-        limit = min(self._vocab_size, MAX_LOGPROBS)
-        if search.num_candidates > limit:
-            raise InvalidRequestError(
-                f"beam_width must be lower: {params.beam_search.width} beams, which {len(stop_token_ids)} tokens may "
-                f"end, need {search.num_candidates} candidates for the next token, of at most {limit}."
-            )
-        return BeamStream(search, params.n, params.logprobs, self.vocabulary)
 
     def find_adapter(self, name: str | None) -> Adapter | None:
         """Returns the loaded adapter of this name; None for no name.
@@ -435,97 +403,6 @@ class RequestProcessor:
         if found is None:
             raise InvalidRequestError(f"No adapter is loaded under the name {shown(name)}.")
         return found
-
-    def _make_grammar(
-        self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None
-    ) -> ReplyGrammar | None:
-        structure = request.params.structured
-        if structure is None:
-            return None
-        grammar = self._grammars.compile(structure)
-        if syntax is None or not syntax.is_structure_of_answer:
-            return grammar.start(request.id, partial_reply)
-        tracker = self._thinking_tracker(partial_reply, syntax)
-        if tracker.is_thinking:
-            return AnswerGrammar(tracker, lambda: grammar.start(request.id), request.stop_token_ids)
-        if syntax.thinking_format is not None and not partial_reply:
-            return self._grammars.compile(structure, syntax.thinking_format).start(request.id)
-        return grammar.start(request.id, self._answer_tokens(partial_reply, syntax))
-
-    def _answer_tokens(self, partial_reply: Sequence[int], syntax: ReplySyntax) -> Sequence[int]:
-        """Returns the tokens of an unfinished reply after its thinking."""
-        tags = syntax.reply_format.reasoning
-        text = self._template.decode(partial_reply)
-        if tags is None or not (syntax.is_thinking or text.lstrip().startswith(tags.open.strip())):
-            return partial_reply
-        return self._template.encode_plain(text.partition(tags.close)[2].lstrip())
-
-    def _make_ll_tokenizer(self) -> LLTokenizer:
-        vocabulary, ids = self.vocabulary, range(self._vocab_size)
-        special = [token_id for token_id in ids if vocabulary.is_special(token_id)]
-        return make_ll_tokenizer(
-            [vocabulary.spelling(token_id) for token_id in ids],
-            special,
-            # The grammar needs a token for the end also where the model knows none.
-            sorted(self._eos_token_ids) or special[:1] or [self._vocab_size - 1],
-            self._template.encode_plain,
-        )
-
-    def _make_detokenizer(
-        self, params: SamplingParams, partial_reply: Sequence[int], syntax: ReplySyntax | None
-    ) -> Detokenizer:
-        words = self._word_lists.get(params.forbidden_words)
-        guard = WordGuard(words.matcher) if words else None
-        if syntax is None:
-            return Detokenizer(
-                self._tokenizer, params.stop, params.min_tokens, guard, partial_reply, stop_regex=params.stop_regex
-            )
-        return Detokenizer(
-            self._tokenizer,
-            params.stop,
-            params.min_tokens,
-            guard,
-            partial_reply,
-            parser=syntax.make_parser(),
-            special_tokens=self._special_tokens,
-            stop_in_reasoning=syntax.stop_in_reasoning,
-            stop_regex=params.stop_regex,
-        )
-
-    def _bans(self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None) -> list[TokenBan]:
-        """Returns the bans of one reply. They follow its text, so each reply needs its own."""
-        bans: list[TokenBan] = []
-        words = self._word_lists.get(request.params.forbidden_words)
-        if words is not None:
-
-            def make_ban(num_before: int) -> TokenBan:
-                return WordBan(words, request.max_tokens - num_before, request.stop_token_ids)
-
-            if syntax is None or syntax.stop_in_reasoning:
-                bans.append(make_ban(0))
-            else:
-                bans.append(AnswerBan(self._thinking_tracker(partial_reply, syntax), make_ban))
-        if request.params.bad_words:
-            encode = self._template.encode_plain
-            sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
-            # A tokenizer may have more tokens than its model, which never samples the rest.
-            bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
-        if syntax is not None and syntax.max_thinking_tokens is not None and syntax.reply_format.thinking_end:
-            # A form begins right after the tag; where there is none, the model's blank lines follow.
-            end = syntax.reply_format.thinking_end
-            if syntax.reply_format.has_channels and not syntax.is_structure_of_answer:
-                end = "<|end|>"  # a call follows, not the answer
-            closing = self._template.encode_plain(end.rstrip() if request.params.structured else end)
-            tracker = self._thinking_tracker(partial_reply, syntax)
-            bans.append(ThinkingBudget(tracker, syntax.max_thinking_tokens, closing, self._vocab_size))
-        return bans
-
-    def _thinking_tracker(self, partial_reply: Sequence[int], syntax: ReplySyntax) -> ThinkingTracker:
-        parser = syntax.make_parser()
-        detokenizer = Detokenizer(
-            self._tokenizer, partial_reply=partial_reply, parser=parser, special_tokens=self._special_tokens
-        )
-        return ThinkingTracker(detokenizer, parser)
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
@@ -545,10 +422,3 @@ def _reply_format(settings: EngineSettings, template: str) -> ReplyFormat:
         return named_reply_format(settings.reply_format)
     except ValueError as error:
         raise ModelLoadError(f"ENGINE_REPLY_FORMAT cannot be used: {error}.") from error
-
-
-def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:
-    try:
-        return WordLists(vocabulary, read_word_list(settings.forbidden_words or ""))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"ENGINE_FORBIDDEN_WORDS cannot be used: {error}.") from error

@@ -103,7 +103,7 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
     core = EngineCore(load_model(chosen, lambda stage, fraction: None), chosen)
     expected, _errors = run(core)
     made = iter(range(3))
-    plain = core.request_processor._make_detokenizer
+    plain = core.request_processor.replies.make_detokenizer
 
     class Broken(Detokenizer):
         def push(self, *args: Any) -> Any:
@@ -118,7 +118,7 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
             stream.__class__ = Broken
         return stream
 
-    monkeypatch.setattr(core.request_processor, "_make_detokenizer", text_stream)
+    monkeypatch.setattr(core.request_processor.replies, "make_detokenizer", text_stream)
     tokens, errors = run(core)
     assert list(errors) == ["attacker"]
     assert (tokens["greedy"], tokens["sampled"]) == (expected["greedy"], expected["sampled"])
