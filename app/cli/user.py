@@ -149,7 +149,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     **flags: str | bool | None,
 ) -> None:
-    """Delete a user with all their data, permanently: conversations, feedback, keys, sessions."""
+    """Delete a user with all their data, permanently: conversations, feedback, stored responses, keys, sessions."""
 
     settings = _settings(flags)
 
