@@ -82,7 +82,7 @@ async def reply_to(engine: ChatEngine, request: BaseCompletionRequest) -> dict[s
     try:
         params = request.sampling_params()
     except ValueError as error:
-        raise invalid_value(error, request.spelling) from error
+        raise invalid_value(error, request.names) from error
     check_best_of(request, params, engine.default_sampling_params)
     caller = Caller("", request.cache_salt) if request.cache_salt else None
     options: dict[str, Any] = {"deadline": request.deadline, "priority": request.priority, "caller": caller}
@@ -110,7 +110,7 @@ async def reply_to(engine: ChatEngine, request: BaseCompletionRequest) -> dict[s
         raise
     except EngineError as error:
         param = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
-        raise to_openai_error(error, param, request.spelling) from error
+        raise to_openai_error(error, param, request.names) from error
     finally:
         await close(deltas)
 

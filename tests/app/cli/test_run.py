@@ -88,6 +88,8 @@ def test_each_line_gets_the_response_of_v1(files: Files) -> None:
         (HELLO | {"stream": True}, "Leave 'stream' out"),
         (HELLO | {"model": "another"}, "The model 'another' does not exist"),
         (HELLO | {"modalities": ["audio"]}, "modalities"),
+        (HELLO | {"response_format": {"type": "json_schema"}}, "response_format needs a schema"),
+        (HELLO | {"temperature": 0, "best_of": 2}, "best_of must be n"),
     ],
 )
 def test_an_error_is_recorded_and_not_fatal(files: Files, line: object, words: str) -> None:
