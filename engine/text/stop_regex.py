@@ -17,9 +17,9 @@ def compile_stop(stop: tuple[str, ...], stop_regex: tuple[str, ...]) -> Automato
 class RegexStopChecker:
     """A :class:`engine.text.detokenizer.StopChecker` whose stops are expressions, besides strings.
 
-    The first match is the one that is complete first; if several end at the same character, the longest. So whatever
-    begins the rest of the expression must match ends the reply: ``a+`` stops before the first a. The result does not
-    depend on how the text is split into pushes, and a push takes time in proportion to its length.
+    The first match is the one that is complete first; if several end at the same character, the longest. So ``a+`` ends
+    the text at the first a and does not wait for more of them. The result does not depend on how the text is split into
+    pushes, and a push takes time in proportion to its length, however much is held back.
 
     Raises:
         ValueError: an expression cannot be used.
@@ -28,7 +28,7 @@ class RegexStopChecker:
     def __init__(self, stop: Sequence[str], stop_regex: Sequence[str]) -> None:
         self._automaton = compile_stop(tuple(stop), tuple(stop_regex))
         self._live: dict[State, int] = {}  # where the text that led to each state begins; the earliest comes first
-        self._held = ""  # from where the earliest match in the making begins
+        self._held: list[str] = []  # from where the earliest match in the making begins
         self._held_start = 0
         self._end = 0  # characters read
         self._before = ""  # the last one
@@ -42,21 +42,24 @@ class RegexStopChecker:
         """Adds text and returns what became certain with it. Empty once a stop has matched."""
         if self.matched is not None:
             return ""
-        text = self._held + text
-        for character in text[len(self._held) :]:
+        for character in text:
             if self._read(character):
                 return self._cut(text)
-        keep_from = next(iter(self._live.values()), self._end) - self._held_start
-        self._held = text[keep_from:]
-        self._held_start += keep_from
-        return text[:keep_from]
+        num_certain = next(iter(self._live.values()), self._end) - self._held_start
+        if num_certain == 0:
+            self._held.append(text)
+            return ""
+        text = "".join([*self._held, text])
+        self._held = [text[num_certain:]]
+        self._held_start += num_certain
+        return text[:num_certain]
 
     def release(self) -> str:
         """Returns the text held back, when no more text follows, up to a match that the end completes."""
         if self._settle(""):
-            return self._cut(self._held)
-        held, self._held = self._held, ""
-        return held
+            return self._cut("")
+        held, self._held = self._held, []
+        return "".join(held)
 
     def _read(self, character: str) -> bool:
         """Reads a character; whether a match ends before it or with it."""
@@ -92,5 +95,5 @@ class RegexStopChecker:
         return False
 
     def _cut(self, text: str) -> str:
-        self._held = ""
-        return text[: self._match_start - self._held_start]
+        held, self._held = self._held, []
+        return "".join([*held, text])[: self._match_start - self._held_start]

@@ -163,7 +163,7 @@ def test_the_largest_automaton_reads_a_character_in_bounded_work() -> None:
     checker = RegexStopChecker((), [f".{{{MAX_STATES - 1}}}b"])
     checker.push("a" * 2 * MAX_STATES)
     assert len(checker._live) <= 2 * MAX_STATES
-    assert len(checker._held) < MAX_STATES
+    assert sum(map(len, checker._held)) < MAX_STATES
 
 
 def test_they_are_found_across_tokens_and_wait_for_min_tokens() -> None:
