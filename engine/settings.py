@@ -181,7 +181,7 @@ class EngineSettings(BaseSettings):
         for one in value:
             name, _, folder = one.partition("=")
             if re.fullmatch(ADAPTER_NAME, name) is None or not folder:
-                raise ValueError(f"{one!r} must be NAME=FOLDER; {ADAPTER_NAME_RULE}")
+                raise ValueError(f"must be NAME=FOLDER; {ADAPTER_NAME_RULE}")
             if name in names:
                 raise ValueError(f"the name {name} is given twice")
             names.add(name)

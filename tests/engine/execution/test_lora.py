@@ -21,7 +21,7 @@ from engine.runtime.model_loading import load
 from testing.core_requests import GREEDY, ReaderRecord, add, finish
 from testing.lora import TARGETS, make_adapter, merge
 from testing.models import make_model
-from testing.native import needs_compiler
+from testing.native import needs_8_bits, needs_compiler
 from testing.reference import TIE_MARGIN, Reference
 
 PROMPT = list(range(7, 30))
@@ -131,6 +131,14 @@ def test_requests_with_different_adapters_share_a_batch(
     found = finish(core)
     assert {name: found.tokens[str(name), 0] for name in alone} == alone
     assert (core.stats().num_preemptions > 0) is ("num_kv_blocks" in options)
+
+
+@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=needs_8_bits), "int4"])
+def test_replaced_linear_layers_are_adapted(base: Path, adapters: dict[str, Path], quantization: str) -> None:
+    exact = reply(core_of(base, adapters), "all")
+    core = core_of(base, adapters, native=False, dtype="bfloat16", quantization=quantization)
+    assert reply(core, "all")[:2] == exact[:2]
+    assert reply(core, None)[:2] != exact[:2]
 
 
 def test_cached_blocks_are_found_only_with_the_same_adapter(base: Path, adapters: dict[str, Path]) -> None:
