@@ -12,7 +12,7 @@ from typing import Any
 import pydantic_core
 
 NOT_APPROVED = "The user did not allow this call."
-CUT_OFF = "The server stopped while this tool ran: whether it had an effect is not known."
+CUT_OFF = "This call was cut off while it ran: whether it had an effect is not known."
 _PLAIN_NAME = re.compile(r"[\w .$@:/-]*")
 
 
@@ -94,7 +94,7 @@ def decided(uses: Sequence[ToolUse], allowed: Iterable[str]) -> tuple[ToolUse, .
 
 
 def cut_off(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
-    """Returns the calls with those that ran when the server stopped as failed."""
+    """Returns the calls with those that ran when the reply ended as failed."""
     return tuple(
         replace(use, status=ToolUseStatus.FAILED, result=CUT_OFF) if use.status is ToolUseStatus.ALLOWED else use
         for use in uses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,19 +18,13 @@ from app.store.chat.turn_contexts import PartialReply
 from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
+from app.turns.checkpoints import Checkpoints
 from app.turns.engine_errors import as_failed_reply
-from app.turns.events import TurnEnd, TurnNotice, TurnProgress
+from app.turns.events import TurnEnd, TurnProgress
 from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of, stats_from
 from app.turns.stored_replies import end_of
 from app.turns.tool_rounds import Breaks, ToolRounds
-from engine import (
-    ChatEngine,
-    Delta,
-    EngineError,
-    FinishReason,
-    PreparedPrompt,
-    ToolCallDelta,
-)
+from engine import ChatEngine, Delta, EngineError, FinishReason, PreparedPrompt, ToolCallDelta
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +34,6 @@ MAX_RETRY_SECONDS = 10.0
 #: Finish reasons of a reply that was not cut off.
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.DEADLINE)
 
-NOT_SAVED_YET = "This reply could not be saved. Trying again; the reply continues meanwhile."
-SAVED_AGAIN = "Saving works again."
 NOT_SAVED = "The end of this reply could not be saved."
 SHUT_DOWN = "The server was shut down while this reply was being written."
 ENGINE_GAVE_UP = "The engine ended this reply before it was complete."
@@ -85,8 +76,8 @@ class LiveTurn:
         Args:
             tool_uses: its calls of tools so far. Those that are allowed run first.
             tools: what the reply needs to call tools; None if it is offered none.
-            checkpoint_seconds: interval between writes of new text.
-            lease_seconds: how long after a write this process owns the turn; renewed every third of that.
+            checkpoint_seconds: see :class:`Checkpoints`.
+            lease_seconds: likewise.
         """
         self.ref = ref
         self.user_id = user_id
@@ -101,8 +92,14 @@ class LiveTurn:
         self._engine = engine
         self._records = records
         self._notifications = notifications
-        self._renewal_seconds = lease_seconds / 3
-        self._tick_seconds = min(checkpoint_seconds, self._renewal_seconds)
+        self._checkpoints = Checkpoints(
+            records,
+            user_id,
+            ref.turn_id,
+            self.buffer,
+            checkpoint_seconds=checkpoint_seconds,
+            lease_seconds=lease_seconds,
+        )
         self._measure = ReplyMeasure(prepared.num_prompt_tokens)
         self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
         self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
@@ -110,11 +107,6 @@ class LiveTurn:
         self._stop_status: MessageStatus | None = None  # why it was ended early
         self._deleted = False  # in this process
         self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
-        self._saved_chars = len(self.buffer)
-        self._saved_reasoning_chars = self.buffer.reasoning_chars
-        self._saved_tool_uses = self.buffer.tool_uses
-        self._renewed_at = time.monotonic()  # when the lease was renewed last
-        self._failing = False  # the last write failed
         self._saved_or_failed = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -187,9 +179,10 @@ class LiveTurn:
         if any(use.is_open for use in self.buffer.tool_uses):
             # A tool may have effects: before it runs, it is on disk that it was called.
             await self._checkpoint(force=True)
-            while self._failing:
+            while self._checkpoints.is_failing:
                 await asyncio.sleep(FIRST_RETRY_SECONDS)
                 await self._checkpoint(force=True)
+            await asyncio.sleep(0)  # a stop that the checkpoint found takes effect here, before a tool is called
             await self._tools.run(self.buffer.tool_uses, self._replace_tool_use)
         self.prepared = await self._tools.next_prompt(self._so_far())
         self._measure.begin_round(self.prepared.num_prompt_tokens)
@@ -247,9 +240,8 @@ class LiveTurn:
         """Until ``work`` is done: checkpoints the reply and renews the lease, on the clock and on a stop request."""
         while not work.done():
             hint = asyncio.create_task(stop_requested.wait())
-            # All replies share one clock, so that one transaction checkpoints them all.
-            until_tick = self._tick_seconds - time.monotonic() % self._tick_seconds
-            await asyncio.wait({work, hint}, timeout=until_tick, return_when=asyncio.FIRST_COMPLETED)
+            tick = self._checkpoints.seconds_to_tick()
+            await asyncio.wait({work, hint}, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
             hint.cancel()
             force = stop_requested.is_set()
             stop_requested.clear()
@@ -257,37 +249,12 @@ class LiveTurn:
                 await self._checkpoint(force=force)
 
     async def _checkpoint(self, *, force: bool) -> None:
-        now = time.monotonic()
-        thought = self.buffer.reasoning_chars != self._saved_reasoning_chars
-        tool_uses = self.buffer.tool_uses if self.buffer.tool_uses is not self._saved_tool_uses else None
-        grown = thought or tool_uses is not None or len(self.buffer) != self._saved_chars
-        # Without new text, renew only the lease, and only when it is due before the next tick.
-        if (
-            not (grown or force or self._failing)
-            and now + self._tick_seconds - self._renewed_at <= self._renewal_seconds
-        ):
-            return
-        text = self.buffer.text if grown else None
-        reasoning = self.buffer.reasoning if thought else None
-        try:
-            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text, reasoning, tool_uses)
-        except StorageUnavailable:
-            self._notify_not_saved()
-            return
+        status = await self._checkpoints.write(force=force)
         if status is LeaseStatus.LOST:
             # The turn was deleted, or another process marked it as interrupted or resumed it: later text is dropped.
             self._lost = True
             self.stop(MessageStatus.INTERRUPTED)
-            return
-        self._renewed_at = now
-        if text is not None:
-            self._saved_chars = len(text)
-        if reasoning is not None:
-            self._saved_reasoning_chars = len(reasoning.text)
-        if tool_uses is not None:
-            self._saved_tool_uses = tool_uses
-        self._notify_saved()
-        if status is LeaseStatus.STOP_REQUESTED:
+        elif status is LeaseStatus.STOP_REQUESTED:
             self.stop(MessageStatus.STOPPED)
 
     async def _finish(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
@@ -305,11 +272,11 @@ class LiveTurn:
                 return await self._end_elsewhere(outcome)
             except StorageUnavailable:
                 if not self._lost:
-                    self._notify_not_saved()
+                    self._checkpoints.report_failure()
                 self._saved_or_failed.set()
             await asyncio.sleep(delay)
             # At most one renewal interval, so that the lease is renewed before another process takes it as expired.
-            delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
+            delay = min(2 * delay, MAX_RETRY_SECONDS, self._checkpoints.renewal_seconds)
 
     async def _end_elsewhere(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
         """The final event of a reply that this process no longer owns: what is saved of it."""
@@ -326,14 +293,15 @@ class LiveTurn:
 
     def _cut_off(self, error: str) -> TurnEnd:
         """The end of a reply of which only the last checkpoint is saved."""
+        saved = self._checkpoints
         return TurnEnd(
             MessageStatus.INTERRUPTED,
             None,
             error,
             self.ref.message_id,
-            offset=self._saved_chars,
-            reasoning_offset=self._saved_reasoning_chars,
-            reasoning_seconds=self.buffer.reasoning_seconds if self._saved_reasoning_chars else None,
+            offset=saved.saved_chars,
+            reasoning_offset=saved.saved_reasoning_chars,
+            reasoning_seconds=self.buffer.reasoning_seconds if saved.saved_reasoning_chars else None,
         )
 
     async def _reply_tokens(self, text: str) -> tuple[int, ...]:
@@ -392,14 +360,3 @@ class LiveTurn:
             reasoning_offset=len(outcome.reasoning.text) if outcome.reasoning else 0,
             reasoning_seconds=outcome.reasoning.seconds if outcome.reasoning else None,
         )
-
-    def _notify_not_saved(self) -> None:
-        if not self._failing:
-            self._failing = True
-            _log.warning("turn %s could not be saved, trying again", self.ref.turn_id)
-            self.buffer.notify(TurnNotice(NOT_SAVED_YET))
-
-    def _notify_saved(self) -> None:
-        if self._failing:
-            self._failing = False
-            self.buffer.notify(TurnNotice(SAVED_AGAIN))

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from app.store.db.models import Conversation, Message
-from app.turns.live import NOT_SAVED_YET, SAVED_AGAIN
+from app.turns.checkpoints import NOT_SAVED_YET, SAVED_AGAIN
 from testing.json_events import JsonEvent
 from tests.faults.conftest import Start
 from tests.faults.database_faults import FileSizeLimit, SmallDisk, small_disk, stoppable_postgres

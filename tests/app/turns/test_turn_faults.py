@@ -23,7 +23,7 @@ from app.store.chat.leases import SWEPT
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.models import Turn
-from app.turns import live
+from app.turns import checkpoints, live
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnText
 from testing.fake_engine import FakeEngine
 from tests.app.conftest import Open
@@ -64,12 +64,12 @@ async def test_a_checkpoint_that_fails_is_told_and_tried_again(services: Service
     notice = asyncio.create_task(first_notice(services, ref.turn_id))
     await disk(services, full=True)
     gates[1].set()
-    assert (await notice).message == live.NOT_SAVED_YET
+    assert (await notice).message == checkpoints.NOT_SAVED_YET
     gates[2].set()  # the reply goes on meanwhile
     again = asyncio.create_task(first_notice(services, ref.turn_id))
     await asyncio.sleep(0)  # it listens now
     await disk(services, full=False)
-    assert (await again).message == live.SAVED_AGAIN
+    assert (await again).message == checkpoints.SAVED_AGAIN
     gates[3].set()
     events = await reader
     assert isinstance(events[-1], TurnEnd)
