@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import httpcore2
 import httpx2
 
 from app.egress.policy import EgressPolicy
+
+MAX_BODY_BYTES = 16 * 2**20
+"""Bytes of a response that are read; more is an error. A stream of events may be longer: its reader limits each."""
+
+
+class BodyTooLargeError(httpx2.StreamError):
+    """A response is longer than :data:`MAX_BODY_BYTES`."""
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._body:
+            size += len(piece)
+            if size > MAX_BODY_BYTES:
+                raise BodyTooLargeError(f"The response has more than {MAX_BODY_BYTES // 2**20} MiB.")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
@@ -52,17 +75,27 @@ class _CheckedTransport(httpx2.AsyncHTTPTransport):
             ssl_context=httpx2.create_ssl_context(trust_env=False), network_backend=CheckedBackend(policy)
         )
 
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        # Compression was not asked for. What is compressed all the same is not unpacked: it could grow a thousandfold.
+        headers = [(name, value) for name, value in response.headers.multi_items() if name != "content-encoding"]
+        is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        stream = response.stream if is_events else _BoundedBody(response.stream)
+        return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
 
 def checked_client(
     policy: EgressPolicy, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0
 ) -> httpx2.AsyncClient:
     """Returns a client for requests to other servers.
 
-    It follows no redirects, and ignores proxies of the environment: a proxy would connect where nothing is checked.
+    It reads at most :data:`MAX_BODY_BYTES` of a response, follows no redirects, and ignores proxies of the environment:
+    a proxy would connect where nothing is checked.
     """
     return httpx2.AsyncClient(
         transport=_CheckedTransport(policy),
-        headers=dict(headers or {}),
+        headers={"Accept-Encoding": "identity", **(headers or {})},
         timeout=timeout_s,
         follow_redirects=False,
         trust_env=False,
