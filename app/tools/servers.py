@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -29,6 +29,7 @@ MAX_DESCRIPTION_CHARS = 2_000
 MAX_SCHEMA_CHARS = 32_000
 MAX_NAME_CHARS = 64
 """Characters of a function's name that OpenAI's API and chat templates allow."""
+_CONTROL_TOKEN = re.compile(r"<[^<>]*>|\[/?[A-Z_]{3,}\]")  # such as <|im_end|>, </s> and [INST]
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -147,11 +148,36 @@ class ToolServers:
             )
         offered = [OfferedTool(name, tool) for tool in listed]
         for tool in listed:
-            if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
-                raise ToolServerError(f"The arguments of {name}'s tool {tool.name} have a schema that is too large.")
+            if (reason := _unusable(tool.parameters)) is not None:
+                raise ToolServerError(f"The arguments of {name}'s tool {tool.name} have a schema that {reason}.")
         if len({one.name for one in offered}) < len(offered):
             raise ToolServerError(f"Two tools of {name} have the same name in the characters that models are given.")
         return offered
+
+
+def _unusable(schema: Mapping[str, Any]) -> str | None:
+    """Why a tool's schema cannot be shown to a model; None if it can.
+
+    The engine would refuse it with every message of a chat that has the tool.
+    """
+    if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+        return "is too large"
+    if schema.get("type", "object") != "object":
+        return "is of no object"
+    if (name := next((name for name in _names_in(schema) if _CONTROL_TOKEN.search(name)), None)) is not None:
+        return f"names {name[:64]!r}, which looks like a control token of a model"
+    return None
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yields the names of all members in a JSON value."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield name
+            yield from _names_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _names_in(one)
 
 
 def _maker(server: McpServer, egress: EgressPolicy) -> Callable[[], AbstractAsyncContextManager[Client]]:

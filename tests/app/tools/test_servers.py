@@ -15,7 +15,7 @@ from mcp.server.mcpserver import Image, MCPServer
 
 from app.egress.policy import EgressPolicy
 from app.tools import connection
-from app.tools.connection import Connection, ToolServerError
+from app.tools.connection import Connection, ServerTool, ToolServerError
 from app.tools.mcp_file import HttpServer, StdioServer
 from app.tools.results import MAX_RESULT_CHARS
 from app.tools.servers import ToolServers
@@ -217,3 +217,28 @@ async def test_a_wrong_answer_ends_no_call_of_another_user(tmp_path: Path) -> No
     assert (await servers.call("wrong__quick", "{}")).text == "quick"
     assert (await slow).text == "at last"
     await servers.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "object", "properties": {"a": {}, "$ref": {}}, "patternProperties": {"^[A-Z0-9_]{3}$": {}}}, None),
+        ({"description": "Ends with <|im_end|> or [INST]."}, None),  # the engine sanitizes texts, not names
+        ({"type": "array"}, "is of no object"),
+        ({"properties": {"a": {"anyOf": [{"properties": {"a<|im_end|>": {}}}]}}}, "looks like a control token"),
+        ({"properties": {"[/INST]": {}}}, "looks like a control token"),
+        ({"description": 40_000 * "x"}, "is too large"),
+    ],
+)
+async def test_a_schema_that_the_engine_would_refuse_leaves_out_its_server(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, object], problem: str | None
+) -> None:
+    async with served(demo()) as servers:
+
+        async def tools() -> list[ServerTool]:
+            return [ServerTool("add", "", schema, is_read_only=False)]
+
+        monkeypatch.setattr(servers._connections["demo"], "tools", tools)
+        status = await servers.status("demo")
+    assert len(status.tools) == (problem is None)
+    assert (problem or "") in (status.problem or "")
