@@ -24,6 +24,7 @@ from engine.text.template_inputs import (
     template_messages,
     template_tools,
     template_variables,
+    wants_short_ids,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class ChatTemplate:
         self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._reasoning_fields = reasoning_fields(self.source)
+        self._wants_short_ids = wants_short_ids(self.source)
         self._control_tokens = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | {
             *tokenizer.all_special_tokens
         }
@@ -153,7 +155,7 @@ class ChatTemplate:
         """
         check_messages(messages)
         self._refuse_left_out(messages)
-        conversation = template_messages(messages, self._reasoning_fields)
+        conversation = template_messages(messages, self._reasoning_fields, short_ids=self._wants_short_ids)
         variables = self._variables(options) if options is not None else {}
         for message in conversation:
             check_names("messages", message.get("tool_calls"), self._control_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -41,8 +42,19 @@ def reads_tools(template: str) -> bool:
     return _reads(template, "tools")
 
 
-def template_messages(messages: Sequence[ChatMessage], reasoning_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the messages as templates take them, without the fields that only this engine uses."""
+def wants_short_ids(template: str) -> bool:
+    """Whether a chat template refuses ids of calls that are not nine characters long, as Mistral's do."""
+    return re.search(r"length\s*!=\s*9\b", template) is not None
+
+
+def template_messages(
+    messages: Sequence[ChatMessage], reasoning_names: Sequence[str], *, short_ids: bool = False
+) -> list[dict[str, Any]]:
+    """Returns the messages as templates take them, without the fields that only this engine uses.
+
+    Args:
+        short_ids: give calls ids of nine characters; those of clients and other models may be longer.
+    """
     names: dict[str, str] = {}  # of the tools, by the call's id
     plain = []
     for message in messages:
@@ -54,14 +66,25 @@ def template_messages(messages: Sequence[ChatMessage], reasoning_names: Sequence
             one.update(dict.fromkeys(reasoning_names, reasoning))
         if message["role"] == "tool" and "name" not in one and message.get("tool_call_id") in names:
             one["name"] = names[message["tool_call_id"]]
+        if short_ids:
+            for call in one.get("tool_calls", ()):
+                call["id"] = _short_id(call["id"])
+            if isinstance(id := one.get("tool_call_id"), str):
+                one["tool_call_id"] = _short_id(id)
         plain.append(one)
     return plain
+
+
+def _short_id(id: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9]{9}", id):
+        return id
+    return hashlib.blake2b(id.encode(errors="replace"), digest_size=5).hexdigest()[:9]
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:  # the reply broke off within them
+    except (ValueError, RecursionError):  # the reply broke off within them
         arguments = call.arguments
     return {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": arguments}}
 

@@ -49,6 +49,32 @@ def test_tools_and_calls_are_rendered() -> None:
     assert "hm" in made.render(messages[:2], options=ChatOptions()).text
 
 
+@pytest.mark.parametrize("arguments", ['{"a"', 100_000 * "["])
+def test_arguments_that_are_not_json_are_shown_as_they_are(arguments: str) -> None:
+    call: ChatMessage = {"role": "assistant", "content": "", "tool_calls": [ToolCall("1", "add", arguments)]}
+    assert arguments.replace('"', r"\"") in template().render([USER, call]).text
+
+
+def test_ids_are_shortened_for_templates_that_refuse_others() -> None:
+    # Written after Mistral's.
+    made = template(
+        "{% for message in messages %}{% for call in message.tool_calls or [] %}{% if call.id|length != 9 %}"
+        "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
+        "|{{ call.id }}{% endfor %}{{ message.content }}"
+        "{% if message.tool_call_id %}|{{ message.tool_call_id }}{% endif %}{% endfor %}"
+    )
+
+    def shown(id: str) -> str:
+        call: ChatMessage = {"role": "assistant", "content": "", "tool_calls": [ToolCall(id, "add", "{}")]}
+        result: ChatMessage = {"role": "tool", "content": "", "tool_call_id": id}
+        _, of_call, of_result = made.render([USER, call, result]).text.split("|")
+        assert of_call == of_result
+        return of_call
+
+    assert shown("abcDEF123") == "abcDEF123"
+    assert len({shown(f"call_{number}") for number in range(20)}) == 20
+
+
 def test_a_tool_cannot_forge_a_control_token() -> None:
     made = template()
     tokenizer = byte_level_tokenizer()
