@@ -16,7 +16,7 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from app.domain.accounts import Scope
-from app.domain.ids import LOCAL_USER_ID, new_id
+from app.domain.ids import LOCAL_USER_ID
 from app.domain.roles import UserRole
 from app.errors import StorageUnavailable
 from app.services.container import Services
@@ -28,7 +28,7 @@ from tests.app.live_server import RunningApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MISSING = f"resp_{new_id().replace('-', '')}"
+MISSING = "resp_01a21344c7f77100a64cbc47f7b5afb3"
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -83,7 +83,9 @@ async def test_it_is_its_users_alone(services: Services, records: ResponseRecord
     assert await ids_of(records, stranger) == [theirs]
 
 
-@pytest.mark.parametrize("id", ["", "resp_", f"resp_{'g' * 32}", new_id(), f"resp_{'0' * 32}\n", "resp_\0"])
+@pytest.mark.parametrize(
+    "id", ["", "resp_", f"resp_{'g' * 32}", "01a21344-51b1-759f-b5a9-0a392d26a9b6", f"resp_{'0' * 32}\n", "resp_\0"]
+)
 async def test_wrong_ids(records: ResponseRecords, id: str) -> None:
     for work in (records.get, records.delete, records.chain):
         with pytest.raises(NotFound):
