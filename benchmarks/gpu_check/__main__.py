@@ -29,7 +29,7 @@ STAGES = (
     Stage("idle", 4, "share of time the GPU is idle with 128 chats", idle),
     Stage("beside-generate", 4, "1, 8 and 64 chats beside transformers' generate", beside_generate),
     Stage("memory", 3, "memory at start, asleep, awake, and run out", memory),
-    Stage("more-agreement", 4, "other families, bfloat16, batch invariance", more_agreement),
+    Stage("more-agreement", 4, "other families, GGUF, adapters, bfloat16, batch invariance", more_agreement),
 )
 
 

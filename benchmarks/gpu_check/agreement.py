@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.gpu_check.check import StageContext
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.transformers_generate import load_reference
-from engine import Engine, SamplingParams
+from engine import Engine, EngineSettings, ModelLoadError, SamplingParams
 from engine.device.triton_support import triton_unavailable_reason
 from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.selection import KERNELS
@@ -23,8 +23,12 @@ from engine.execution.load import load_model
 from engine.model.gpu_linears import MAX_ROWS, GpuFp8Linear, GpuInt8Linear, GpuLinear
 from engine.runtime.engine_core import EngineCore
 from testing.attention import make_case
+from testing.gguf_files import make_gguf
+from testing.lora import make_adapter, merge
 from testing.reference import Comparison, Reference
 
+MIN_EQUAL_TOKENS = 0.8
+"""Share of greedy tokens that must be equal in fp32: a near tie may end one reply's equality, not that of several."""
 MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """dtype -> largest error of a kernel's output, relative to its norm."""
 
@@ -40,10 +44,14 @@ def agreement(check: StageContext) -> None:
 
 
 def more_agreement(check: StageContext) -> None:
-    """Checks CUDA graphs of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
+    """Checks CUDA graphs of a real shape, other families, GGUF files, adapters, bfloat16, batch invariance."""
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.model("qwen3-0.6b")))
     for family in () if check.rehearse else ("gemma2", "mistral", "qwen3-moe"):
         check.part(f"greedy {family}", partial(greedy_equality, check, family))
+    for format_ in ("F16",) if check.rehearse else ("F16", "Q8_0", "Q4_K", "Q6_K"):
+        check.part(f"GGUF {format_}", partial(gguf_file, check, format_))
+    check.part("adapters", lambda: adapters(check))
+    check.part("int8 cache", lambda: int8_cache(check))
     check.part("bf16", lambda: half_precision(check))
     check.part("batch invariance", lambda: batch_invariance(check))
 
@@ -114,6 +122,70 @@ def greedy_equality(check: StageContext, family: str) -> dict[str, Any]:
         comparison.check(completion.token_ids, reference.greedy(prompt, chosen.max_tokens), context=family)
     assert comparison.ties <= comparison.tokens // 50
     return {"attention": attention, "tokens": comparison.tokens, "ties": comparison.ties}
+
+
+def gguf_file(check: StageContext, format_: str) -> dict[str, Any]:
+    """Compares greedy replies of a GGUF file in fp32 with those that the CPU computes, which are tested."""
+    path = check.folder / f"tiny-{format_}.gguf"
+    if not path.exists():
+        make_gguf(path, "llama", format_, hidden=256, eos=False)
+    prompts = [[3 + (7 * index + at) % 290 for at in range(5 + 9 * index)] for index in range(6)]
+    here, on_cpu = (
+        _greedy(check.settings(path, dtype="float32", device=device), prompts) for device in (check.device, "cpu")
+    )
+    return {"same_tokens": _share_equal(here, on_cpu)}
+
+
+def adapters(check: StageContext) -> dict[str, Any]:
+    """Compares greedy replies with a LoRA adapter in fp32, beside one without, with those of merged weights."""
+    base = check.tiny("llama")
+    adapter = make_adapter(check.folder / "adapter", base)
+    merged = merge(base, adapter, check.folder / "merged")
+    prompt = list(range(3, 40))
+
+    async def replies() -> list[list[int]]:
+        async with Engine(check.settings(base, dtype="float32", lora=f"tiny={adapter}")) as engine:
+
+            async def reply(name: str | None) -> list[int]:
+                deltas = engine.complete(prompt, replace(GREEDY, max_tokens=24), adapter=name)
+                return [token async for delta in deltas for token in delta.token_ids]
+
+            return list(await asyncio.gather(reply("tiny"), reply(None)))
+
+    found = asyncio.run(replies())
+    (changed,), (plain,) = (_greedy(check.settings(path, dtype="float32"), [prompt]) for path in (merged, base))
+    return {"same_tokens": _share_equal(found, [changed, plain])}
+
+
+def int8_cache(check: StageContext) -> dict[str, Any]:
+    """Checks that an int8 KV cache works, or is refused with the reason: no kernel of a GPU reads one yet."""
+    try:
+        replies = _greedy(check.settings(check.tiny("llama"), dtype="bfloat16", kv_cache_dtype="int8"), [[5, 6, 7]])
+    except ModelLoadError as refused:
+        if "int8" not in str(refused):
+            raise
+        return {"refused": str(refused)}
+    return {"tokens": len(replies[0])}
+
+
+def _greedy(settings: EngineSettings, prompts: list[list[int]]) -> list[list[int]]:
+    """Returns the token ids of greedy replies."""
+    engine = Engine(settings)
+    completions = engine.generate(prompts, replace(GREEDY, max_tokens=24), show_progress=False)
+    asyncio.run(engine.stop())
+    return [list(completion.token_ids) for completion in completions]
+
+
+def _share_equal(found: list[list[int]], expected: list[list[int]]) -> float:
+    """Returns the share of equal tokens.
+
+    Raises:
+        AssertionError: it is below :data:`MIN_EQUAL_TOKENS`.
+    """
+    pairs = [pair for one, other in zip(found, expected, strict=True) for pair in zip(one, other, strict=True)]
+    share = sum(one == other for one, other in pairs) / len(pairs)
+    assert share >= MIN_EQUAL_TOKENS, f"only {share:.2f} of the tokens are equal"
+    return share
 
 
 def half_precision(check: StageContext) -> dict[str, Any]:
