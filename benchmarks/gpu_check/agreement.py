@@ -153,8 +153,10 @@ def adapters(check: StageContext) -> dict[str, Any]:
             return list(await asyncio.gather(reply("tiny"), reply(None)))
 
     found = asyncio.run(replies())
-    (changed,), (plain,) = (_greedy(check.settings(path, dtype="float32"), [prompt]) for path in (merged, base))
-    return {"same_tokens": _share_equal(found, [changed, plain])}
+    comparison = Comparison()
+    for path, tokens in zip((merged, base), found, strict=True):
+        comparison.check(tokens, Reference(path, check.device).greedy(prompt, len(tokens)), context=path.name)
+    return {"tokens": comparison.tokens, "ties": comparison.ties}
 
 
 def int8_cache(check: StageContext) -> dict[str, Any]:
