@@ -145,7 +145,8 @@ def run(
     """Reply to every request of a file, without a server. Run again, it goes on where it stopped."""
     from app.cli.run import run as run_batch
 
-    sys.exit(run_batch(read_settings(EngineSettings, flags), input, output, max_concurrency))
+    app, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
+    sys.exit(run_batch(app, engine, input, output, max_concurrency))
 
 
 @cli.command()

@@ -14,8 +14,9 @@ from app.api.openai import batch
 from app.api.openai.errors import OpenAIError, to_openai_error
 from app.cli.batch_file import BatchLine, ReplyFile, read_ids, read_lines
 from app.cli.console import StageProgress
-from app.cli.engines import make_engine
+from app.cli.engines import make_engine, with_found_model
 from app.errors import AppError
+from app.settings import AppSettings
 from engine import ChatEngine, EngineFailedError, EngineOverloadedError, EngineSettings, EngineStoppedError
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
@@ -24,10 +25,16 @@ SOME_FAILED = 1
 """Exit status: every request was tried, and some have an error instead of a reply."""
 
 
-def run(settings: EngineSettings, requests: Path, replies: Path, max_concurrency: int | None = None) -> int:
+def run(
+    app: AppSettings, settings: EngineSettings, requests: Path, replies: Path, max_concurrency: int | None = None
+) -> int:
     """Runs the file's requests and returns the exit status, 0 or :data:`SOME_FAILED`.
 
+    Args:
+        app: says where downloaded models are.
+
     Raises:
+        StartupError: the model cannot be downloaded.
         InvalidInput: a file cannot be read or written, or is not made of requests or replies.
         EngineError: the model cannot be loaded, or the engine stopped. The replies so far are written.
     """
@@ -35,9 +42,11 @@ def run(settings: EngineSettings, requests: Path, replies: Path, max_concurrency
     with StageProgress() as progress, ReplyFile(replies) as output:
         num_there = len(ids & output.answered)
         waiting = (line for line in read_lines(requests) if line.custom_id not in output.answered)
-        job = _Run(settings, output, waiting, len(ids), num_there, progress)
+        is_done = len(ids) == num_there
+        found = settings if is_done else with_found_model(app, settings, progress)
+        job = _Run(found, output, waiting, len(ids), num_there, progress)
         try:
-            if len(ids) > num_there:
+            if not is_done:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     runner.run(job.run(max_concurrency or settings.max_num_seqs))
         except BaseException:

@@ -17,7 +17,7 @@ import pytest
 from app.cli import run as run_module
 from app.cli.batch_file import ReplyFile
 from app.cli.main import main
-from engine import EngineOverloadedError, EngineStoppedError, InvalidRequestError
+from engine import EngineOverloadedError, EngineSettings, EngineStoppedError, InvalidRequestError
 from testing.fake_engine import FakeEngine
 from testing.models import make_model
 
@@ -72,6 +72,20 @@ def test_each_line_gets_the_response_of_v1(files: Files) -> None:
     assert text_of(replies["a"]) == "Hello, world."
     assert len(replies["line-3"]["response"]["body"]["choices"]) == 2
     assert all(one["error"] is None and one["response"]["status_code"] == 200 for one in replies.values())
+
+
+def test_a_recommended_model_is_downloaded_first(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+
+    def find(app: object, engine: EngineSettings, progress: object) -> EngineSettings:
+        looked_up.append(engine.model)
+        return engine
+
+    monkeypatch.setattr(run_module, "with_found_model", find)
+    files.write(HELLO)
+    assert files.run("--model", "smollm2") == 0
+    assert files.run("--model", "smollm2") == 0  # all is done: nothing is downloaded
+    assert looked_up == ["smollm2"]
 
 
 @pytest.mark.parametrize(
