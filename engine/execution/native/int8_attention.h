@@ -167,8 +167,8 @@ inline Int16Query quantize_query(const float* query, int64_t dim, Int16Word* wor
 // Computes the scores of kHeads queries and kGroups groups of sixteen keys. queries: [kHeads, dim / 4]; scores: of the
 // first group, [kHeads, kSplitKeys]. Prefetches the groups' values.
 template <int64_t kHeads, int64_t kGroups>
-inline void score_int8_keys(const int8_t* const* keys, const int8_t* const* values, const float* const* scales, const Int16Word* queries,
-                            const Int16Query* of_heads, int64_t dim, float* scores) {
+inline void score_int8_keys(const int8_t* const* keys, const int8_t* const* values, const float* const* scales,
+                            const Int16Word* queries, const Int16Query* of_heads, int64_t dim, float* scores) {
     Int16Sums sums[kHeads][kGroups][kParts];
     const int64_t num_words = dim / kWordBytes;
     for (int64_t word = 0; word < num_words; ++word)
@@ -202,8 +202,8 @@ inline void score_int8_keys(const int8_t* const* keys, const int8_t* const* valu
 //   sums     of the first head, from d on; dim apart
 //   next     [num_groups], keys that are read next: as many bytes of each are prefetched
 template <int64_t kHeads, int64_t kVectors>
-inline void add_int8_values(const int8_t* const* values, const int8_t* const* next, int64_t num_groups, const Int16Word* weights,
-                            const float* scales, int64_t dim, int64_t d, float* to) {
+inline void add_int8_values(const int8_t* const* values, const int8_t* const* next, int64_t num_groups,
+                            const Int16Word* weights, const float* scales, int64_t dim, int64_t d, float* to) {
     Int16Sums sums[kHeads][kVectors][kParts];
     for (int64_t group = 0; group < num_groups; ++group)
         for (int64_t word = 0; word < kLanes / kWordBytes; ++word) {
@@ -265,8 +265,8 @@ void attend_int8_heads(const Layer& layer, const PagedKV<int8_t>& cache, const I
     auto* weights = reinterpret_cast<Int16Word*>(ensure_size(scratch.probs, kInt8Heads * kSplitKeys / 2));
     int64_t group = 0;
     for (; group + kInt8Groups <= split.num_groups; group += kInt8Groups)
-        score_int8_keys<kHeads, kInt8Groups>(keys + group, values + group, key_scales + group, queries, of_heads, cache.dim,
-                                             scores + group * kLanes);
+        score_int8_keys<kHeads, kInt8Groups>(keys + group, values + group, key_scales + group, queries, of_heads,
+                                             cache.dim, scores + group * kLanes);
     for (; group < split.num_groups; ++group)
         score_int8_keys<kHeads, 1>(keys + group, values + group, key_scales + group, queries, of_heads, cache.dim,
                                    scores + group * kLanes);
@@ -291,7 +291,8 @@ void attend_int8_heads(const Layer& layer, const PagedKV<int8_t>& cache, const I
     }
     int64_t d = 0;
     for (; d + kInt8Vectors * kLanes <= cache.dim; d += kInt8Vectors * kLanes)
-        add_int8_values<kHeads, kInt8Vectors>(values, next_keys, split.num_groups, weights, weight_scales, cache.dim, d, sums);
+        add_int8_values<kHeads, kInt8Vectors>(values, next_keys, split.num_groups, weights, weight_scales, cache.dim, d,
+                                              sums);
     for (; d < cache.dim; d += kLanes)
         add_int8_values<kHeads, 1>(values, next_keys, split.num_groups, weights, weight_scales, cache.dim, d, sums);
 }
@@ -329,9 +330,9 @@ inline void attend_int8_split(const Model& model, const Layer& layer, const int3
             next_keys[group] =
                 next.keys + (head + count < heads ? split.offsets : split.next_offsets)[group] * dim;
         const auto attend = [&](auto number_of_heads) {
-            attend_int8_heads<decltype(number_of_heads)::value>(layer, cache, split, next_keys, words, of_heads, scratch,
-                                                                 partial.softmax.data() + head,
-                                                                 partial.sums.data() + head * dim);
+            attend_int8_heads<decltype(number_of_heads)::value>(layer, cache, split, next_keys, words, of_heads,
+                                                                scratch, partial.softmax.data() + head,
+                                                                partial.sums.data() + head * dim);
         };
         if (count == 1) attend(std::integral_constant<int64_t, 1>());
         if (count == 2) attend(std::integral_constant<int64_t, 2>());

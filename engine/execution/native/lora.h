@@ -2,9 +2,10 @@
 //
 //   shrunk[row] = a . input[row]        products[row] += b . shrunk[row]
 //
-// a and b are float32, b multiplied with the adapter's scale. The inputs are the packed ones of the layer's own product,
-// so inputs that are quantized there are quantized here, too. Layers that are packed as one (q, k and v; gate and up)
-// have an update each: their factors a lie one after another, and each panel of outputs reads its part of the shrunk row.
+// a and b are float32, b multiplied with the adapter's scale. The inputs are the packed ones of the layer's own
+// product, so inputs that are quantized there are quantized here, too. Layers that are packed as one (q, k and v; gate
+// and up) have an update each: their factors a lie one after another, and each panel of outputs reads its part of the
+// shrunk row.
 //
 // Threads: shrunk rows are shared. All threads call shrink() for their part of them, and a barrier follows; the other
 // product is added in the epilogue of gemm(), in registers. The sum of an output is computed in the same order for any
