@@ -40,6 +40,7 @@ class ReplyFactory:
     Args:
         model: supplies the tokenizer; the weights are not used.
         settings: supplies the forbidden words.
+        vocabulary: of the model.
         template: encodes and decodes as prompts are.
         reply_format: the model's.
 
@@ -93,7 +94,11 @@ class ReplyFactory:
     def make_grammar(
         self, request: Request, partial_reply: Sequence[int], syntax: ReplySyntax | None
     ) -> ReplyGrammar | None:
-        """Returns what holds a reply to its form; None if it has none."""
+        """Returns what holds a reply to its form; None if it has none.
+
+        Raises:
+            InvalidRequestError: the unfinished reply does not fit the form.
+        """
         structure = request.params.structured
         if structure is None:
             return None

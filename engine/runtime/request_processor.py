@@ -9,7 +9,6 @@ import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING
 from weakref import ref
 
 from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
@@ -26,19 +25,13 @@ from engine.scheduling.adapter import Adapter
 from engine.settings import EngineSettings
 from engine.structured_output import StructuredOutput, StructureKind
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
-from engine.text.reply_formats.detection import (
-    detect_reply_format,
-    named_reply_format,
-)
+from engine.text.reply_formats.detection import detect_reply_format, named_reply_format
 from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.stop_regex import compile_stop
 from engine.text.template_inputs import has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    pass
 
 MAX_OPENING_TOKENS = 16
 """Tokens at the end of a prompt in which the template opens the thinking."""
@@ -110,9 +103,8 @@ class RequestProcessor:
             resolved = replace(resolved, structured=grammar)
         syntax = self._syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
         if resolved.structured is not None and syntax is not None and syntax.thinking_format is not None:
-            self.replies.grammars.compile(
-                resolved.structured, syntax.thinking_format
-            )  # here rather than where it is started
+            # Refuses it here, before anything is scheduled.
+            self.replies.grammars.compile(resolved.structured, syntax.thinking_format)
         with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
         return RenderedChat(
             messages=tuple(message.copy() for message in messages),
@@ -286,9 +278,8 @@ class RequestProcessor:
         resolved.check_vocabulary(self._vocab_size)
         resolved.check_logprobs(self._max_logprobs)
         try:
-            self.replies.word_lists.get(
-                resolved.forbidden_words
-            )  # builds the list here rather than in the worker's thread
+            # Builds the list here rather than in the worker's thread.
+            self.replies.word_lists.get(resolved.forbidden_words)
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
         try:

@@ -33,15 +33,16 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 }
 """The formats that are known, with their fields."""
 _MAX_REPEATS = 1000
+"""Maximum of ``min`` and ``max`` of a ``repeat``; more are refused."""
 
 
 def write_structural_tag(
-    asked: object, special_tokens: Mapping[str, int], regex_to_lark: ToLark, grammar_to_lark: ToLark
+    structural_tag: object, special_tokens: Mapping[str, int], regex_to_lark: ToLark, grammar_to_lark: ToLark
 ) -> str:
     """Returns the grammar of a structural tag, with the grammars that it contains.
 
     Args:
-        asked: the structural tag, as JSON values.
+        structural_tag: the structural tag, as JSON values.
         special_tokens: ids of special tokens by their names.
         regex_to_lark: writes a regular expression as a grammar.
         grammar_to_lark: writes a grammar in another notation as Lark.
@@ -49,22 +50,22 @@ def write_structural_tag(
     Raises:
         ValueError: it is malformed or not supported; says where.
     """
-    if not isinstance(asked, dict):
+    if not isinstance(structural_tag, dict):
         raise ValueError("it must be an object")
     writer = _Writer(special_tokens, regex_to_lark, grammar_to_lark)
-    if "format" in asked:
-        start = writer.write(asked["format"], "format", ())
-    elif "structures" in asked:
-        start = writer.write(_of_structures(asked), "structures", ())
+    if "format" in structural_tag:
+        start = writer.write(structural_tag["format"], "format", ())
+    elif "structures" in structural_tag:
+        start = writer.write(_of_structures(structural_tag), "structures", ())
     else:
         raise ValueError('it needs "format", or "structures" and "triggers"')
     main = {"lark_grammar": "\n".join([f"start: {start}", *writer.rules])}
     return json.dumps({"grammars": [main, *writer.grammars]})
 
 
-def _of_structures(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _of_structures(structural_tag: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the older shape as the newer one."""
-    structures = _list(asked, "structures", "structures")
+    structures = _list(structural_tag, "structures", "structures")
     tags = []
     for index, one in enumerate(structures):
         place = f"structures.{index}"
@@ -73,12 +74,14 @@ def _of_structures(asked: Mapping[str, Any]) -> dict[str, Any]:
         schema = one.get("schema", True)  # none is any JSON
         content = {"type": "json_schema", "json_schema": {} if schema is True else schema}
         tags.append({"begin": _field(one, "begin", str, place), "content": content, "end": one.get("end", "")})
-    return {"type": "triggered_tags", "triggers": _list(asked, "triggers", "triggers"), "tags": tags}
+    return {"type": "triggered_tags", "triggers": _list(structural_tag, "triggers", "triggers"), "tags": tags}
 
 
 class _Writer(LarkWriter):
-    """Writes formats. ``ends`` are the texts of which one follows a format and is written with it: free text needs them
-    to know where it ends. Without any, the format is the reply's last; None, something else follows.
+    """Writes formats.
+
+    ``ends`` are the texts of which one follows a format and is written with it: free text needs them to know where it
+    ends. Without any, the format is the reply's last; None: something else follows.
     """
 
     def __init__(self, special_tokens: Mapping[str, int], regex_to_lark: ToLark, grammar_to_lark: ToLark) -> None:
@@ -87,61 +90,61 @@ class _Writer(LarkWriter):
         self._regex_to_lark = regex_to_lark
         self._grammar_to_lark = grammar_to_lark
 
-    def write(self, asked: Any, place: str, ends: tuple[str, ...] | None) -> str:
+    def write(self, format: Any, place: str, ends: tuple[str, ...] | None) -> str:
         """Writes a format and one of its ends."""
-        kind = asked.get("type") if isinstance(asked, dict) else None
+        kind = format.get("type") if isinstance(format, dict) else None
         if not isinstance(kind, str) or kind not in _FIELDS:
             known = ", ".join(_FIELDS)
             raise ValueError(f"{place}.type must be one of {known} (got {json.dumps(kind)[:40]})")
-        for name, value in asked.items():
+        for name, value in format.items():
             if name not in _FIELDS[kind] and name != "type" and value not in (None, False):
                 raise ValueError(f"{place}.{name[:40]} is not supported for the type {kind}")
         match kind:
             case "any_text":
-                self._check_excludes(asked, place, ends or ())
+                self._check_excludes(format, place, ends or ())
                 return self._free_text(place, ends)
             case "tag":
-                return self._tag(asked, place, ends)
+                return self._tag(format, place, ends)
             case "triggered_tags":
-                return self._triggered_tags(asked, place, ends)
+                return self._triggered_tags(format, place, ends)
             case "sequence":
-                *firsts, last = self._elements(asked, place)
+                *firsts, last = self._elements(format, place)
                 written = [self.write(one, f"{place}.elements", None) for one in firsts]
                 return " ".join([*written, self.write(last, f"{place}.elements", ends)])
             case "or":
-                written = [self.write(one, f"{place}.elements", ends) for one in self._elements(asked, place)]
+                written = [self.write(one, f"{place}.elements", ends) for one in self._elements(format, place)]
                 return self.rule(" | ".join(one or '""' for one in written))
-        return f"{self._bounded(kind, asked, place)} {self._one_of(ends or ())}".strip()
+        return f"{self._bounded(kind, format, place)} {self._one_of(ends or ())}".strip()
 
-    def _bounded(self, kind: str, asked: Mapping[str, Any], place: str) -> str:
+    def _bounded(self, kind: str, format: Mapping[str, Any], place: str) -> str:
         """Writes a format that ends by itself."""
         match kind:
             case "const_string":
-                return self.text(_field(asked, "value", str, place)) or '""'
+                return self.text(_field(format, "value", str, place)) or '""'
             case "json_schema":
-                if asked.get("style", "json") != "json":
+                if format.get("style", "json") != "json":
                     raise ValueError(f"{place}.style is not supported: only json is")
-                schema = asked.get("json_schema")
+                schema = format.get("json_schema")
                 if not isinstance(schema, dict) and schema is not True:
                     raise ValueError(f"{place}.json_schema must be a schema")
                 return self.json({} if schema is True else schema)
             case "regex":
-                return self._grammar(self._regex_to_lark(_field(asked, "pattern", str, place)))
+                return self._grammar(self._regex_to_lark(_field(format, "pattern", str, place)))
             case "grammar":
-                return self._grammar(self._grammar_to_lark(_field(asked, "grammar", str, place)))
+                return self._grammar(self._grammar_to_lark(_field(format, "grammar", str, place)))
             case "tags_with_separator":
-                return self._tags_with_separator(asked, place)
-        content = self.rule(self.write(asked.get("content"), f"{place}.content", None))
+                return self._tags_with_separator(format, place)
+        content = self.rule(self.write(format.get("content"), f"{place}.content", None))
         if kind != "repeat":
             return content + {"optional": "?", "plus": "+", "star": "*"}[kind]
-        fewest, most = _field(asked, "min", int, place), _field(asked, "max", int, place)
-        if not 0 <= fewest <= _MAX_REPEATS or (most != -1 and not fewest <= most <= _MAX_REPEATS):
+        min_count, max_count = _field(format, "min", int, place), _field(format, "max", int, place)
+        if not 0 <= min_count <= _MAX_REPEATS or (max_count != -1 and not min_count <= max_count <= _MAX_REPEATS):
             raise ValueError(f"{place} must repeat from min to max times, at most {_MAX_REPEATS}; max -1 is no limit")
-        return f"{content}{{{fewest},{'' if most == -1 else most}}}"
+        return f"{content}{{{min_count},{'' if max_count == -1 else max_count}}}"
 
-    def _tag(self, asked: Mapping[str, Any], place: str, ends: tuple[str, ...] | None) -> str:
-        begin = self.text(_field(asked, "begin", str, place))
-        return f"{begin} {self._inside(asked, place, ends)}".strip()
+    def _tag(self, format: Mapping[str, Any], place: str, ends: tuple[str, ...] | None) -> str:
+        begin = self.text(_field(format, "begin", str, place))
+        return f"{begin} {self._inside(format, place, ends)}".strip()
 
     def _inside(self, tag: Mapping[str, Any], place: str, ends: tuple[str, ...] | None) -> str:
         """Writes what follows a tag's beginning."""
@@ -156,12 +159,12 @@ class _Writer(LarkWriter):
         content = self.write(tag.get("content"), f"{place}.content", closing)
         return f"{content} {self._one_of(ends or ())}".strip()
 
-    def _triggered_tags(self, asked: Mapping[str, Any], place: str, ends: tuple[str, ...] | None) -> str:
-        triggers = sorted(_texts(asked, "triggers", place), key=len)
-        self._check_excludes(asked, place, (*triggers, *(ends or ())))
+    def _triggered_tags(self, format: Mapping[str, Any], place: str, ends: tuple[str, ...] | None) -> str:
+        triggers = sorted(_texts(format, "triggers", place), key=len)
+        self._check_excludes(format, place, (*triggers, *(ends or ())))
         bodies: dict[str, list[str]] = {}
         whole = []
-        for tag, tag_place in self._tags(asked, place):
+        for tag, tag_place in self._tags(format, place):
             begin = _field(tag, "begin", str, tag_place)
             trigger = next((one for one in triggers if begin.startswith(one)), None)  # the shortest one is seen first
             if trigger is None:
@@ -173,19 +176,19 @@ class _Writer(LarkWriter):
             " | ".join(f"{self.until(trigger)} ({' | '.join(of_trigger)})" for trigger, of_trigger in bodies.items())
         )
         first = self.rule(" | ".join(whole))
-        must, once = _flag(asked, "at_least_one", place), _flag(asked, "stop_after_first", place)
+        must, once = _flag(format, "at_least_one", place), _flag(format, "stop_after_first", place)
         if once:
             closing = self._one_of(ends or ())
             ending = f"{first if must else tagged} {closing}"
             return ending if must else f"({ending} | {self._free_text(place, ends)})"
         return f"{first if must else ''} {tagged}* {self._free_text(place, ends)}".strip()
 
-    def _tags_with_separator(self, asked: Mapping[str, Any], place: str) -> str:
-        tags = [self._tag(tag, tag_place, None) for tag, tag_place in self._tags(asked, place)]
+    def _tags_with_separator(self, format: Mapping[str, Any], place: str) -> str:
+        tags = [self._tag(tag, tag_place, None) for tag, tag_place in self._tags(format, place)]
         tag = self.rule(" | ".join(tags))
-        separator = self.text(_field(asked, "separator", str, place))
-        more = "" if _flag(asked, "stop_after_first", place) else f"({separator} {tag})*"
-        return self.rule(f"{tag} {more}") + ("" if _flag(asked, "at_least_one", place) else "?")
+        separator = self.text(_field(format, "separator", str, place))
+        more = "" if _flag(format, "stop_after_first", place) else f"({separator} {tag})*"
+        return self.rule(f"{tag} {more}") + ("" if _flag(format, "at_least_one", place) else "?")
 
     def _free_text(self, place: str, ends: tuple[str, ...] | None) -> str:
         """Writes any text up to one of the ends."""
@@ -212,46 +215,46 @@ class _Writer(LarkWriter):
         self.grammars.append({"name": name, "lark_grammar": lark})
         return f"@{name}"
 
-    def _elements(self, asked: Mapping[str, Any], place: str) -> list[Any]:
-        return _list(asked, "elements", f"{place}.elements")
+    def _elements(self, format: Mapping[str, Any], place: str) -> list[Any]:
+        return _list(format, "elements", f"{place}.elements")
 
-    def _tags(self, asked: Mapping[str, Any], place: str) -> list[tuple[Mapping[str, Any], str]]:
-        tags = _list(asked, "tags", f"{place}.tags")
+    def _tags(self, format: Mapping[str, Any], place: str) -> list[tuple[Mapping[str, Any], str]]:
+        tags = _list(format, "tags", f"{place}.tags")
         for index, tag in enumerate(tags):
             if not isinstance(tag, dict) or tag.get("type", "tag") != "tag":
                 raise ValueError(f"{place}.tags.{index} must be a tag")
         return [(tag, f"{place}.tags.{index}") for index, tag in enumerate(tags)]
 
-    def _check_excludes(self, asked: Mapping[str, Any], place: str, stops: Sequence[str]) -> None:
+    def _check_excludes(self, format: Mapping[str, Any], place: str, stops: Sequence[str]) -> None:
         """Refuses texts to exclude, but for those with which the free text ends anyhow."""
-        excluded = asked.get("excludes") or []
+        excluded = format.get("excludes") or []
         if not isinstance(excluded, list) or any(one not in stops for one in excluded):
             raise ValueError(f"{place}.excludes is not supported, but for what ends the text")
 
 
-def _field(asked: Mapping[str, Any], name: str, kind: type[T], place: str) -> T:
-    value = asked.get(name)
+def _field(given: Mapping[str, Any], name: str, kind: type[T], place: str) -> T:
+    value = given.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         _refuse(f"{place}.{name}", "a text" if kind is str else "a whole number")
     return value
 
 
-def _list(asked: Mapping[str, Any], name: str, place: str) -> list[Any]:
-    value = asked.get(name)
+def _list(given: Mapping[str, Any], name: str, place: str) -> list[Any]:
+    value = given.get(name)
     if not isinstance(value, list) or not value:
         _refuse(place, "a list that is not empty")
     return value
 
 
-def _texts(asked: Mapping[str, Any], name: str, place: str) -> list[str]:
-    values = _list(asked, name, f"{place}.{name}")
+def _texts(given: Mapping[str, Any], name: str, place: str) -> list[str]:
+    values = _list(given, name, f"{place}.{name}")
     if not all(isinstance(one, str) and one for one in values):
         _refuse(f"{place}.{name}", "a list of texts that are not empty")
     return values
 
 
-def _flag(asked: Mapping[str, Any], name: str, place: str) -> bool:
-    value = asked.get(name, False)
+def _flag(given: Mapping[str, Any], name: str, place: str) -> bool:
+    value = given.get(name, False)
     if not isinstance(value, bool):
         _refuse(f"{place}.{name}", "true or false")
     return value

@@ -48,7 +48,7 @@ class Read:
 
 
 class Split:
-    """A state that goes on to each of others without reading."""
+    """A state that leads to several others without reading a character."""
 
     __slots__ = ("then",)
 
@@ -57,7 +57,7 @@ class Split:
 
 
 class Assert:
-    """A state that goes on where a condition holds."""
+    """A state that leads to the next one without reading a character, where a condition holds."""
 
     __slots__ = ("condition", "is_word", "then")
 

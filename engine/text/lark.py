@@ -14,6 +14,7 @@ from engine.structured_output import json_spacing
 from engine.text.schema_bounds import narrow_bounds
 
 ANY_TEXT = "/(?s:.*)/"
+"""Regular expression of any text, line breaks included."""
 
 
 class LarkWriter:
@@ -71,7 +72,7 @@ class LarkWriter:
         self.rules.append(f"{name}: {definition}")
 
     def terminal(self, definition: str) -> str:
-        """The same for a regular expression, which may be made of others with ``&``, ``|`` and ``~``."""
+        """Gives a regular expression a name, and returns it. It may be made of others with ``&``, ``|`` and ``~``."""
         self._num_rules += 1
         name = f"TERMINAL_{self._num_rules}"
         self.rules.append(f"{name}: {definition}")

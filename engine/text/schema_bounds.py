@@ -14,11 +14,13 @@ _VALUES = frozenset({"const", "enum", "default", "examples"})
 """Keywords that hold values, not schemas."""
 _NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _KEPT_DIGITS = 3
+"""Decimal digits by which the step from a bound is smaller than the distance to the other bound."""
 
 
 def narrow_bounds(schema: Any) -> Any:
-    """Returns a schema, or a list of schemas, that a reply can be held to: stricter at such bounds by a thousandth of
-    what lies between them.
+    """Returns a schema, or a list of schemas, with such bounds narrowed.
+
+    A bound moves by at most a thousandth of the distance to the other one.
     """
     if isinstance(schema, list):
         return [narrow_bounds(one) for one in schema]

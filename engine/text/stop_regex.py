@@ -32,6 +32,7 @@ class RegexStopChecker:
         self._held_start = 0
         self._end = 0  # characters read
         self._before = ""  # the last one
+        self._match_start = 0  # once a stop has matched
         self.matched: str | None = None  #: the stop string or expression that ended the text
 
     def skip(self, text: str) -> None:

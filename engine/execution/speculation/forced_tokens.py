@@ -14,7 +14,7 @@ from engine.scheduling.request import Request
 from engine.scheduling.step_plan import Chunk, StepPlan
 
 MAX_FORCED_TOKENS = 16
-"""Tokens of one reply in one step."""
+"""Maximum forced tokens of one reply in one step; the others follow in the next steps."""
 MIN_SAMPLED_ROWS = 32
 """Rows of logits that a step may have for forced tokens, also where settings expect fewer in a step without drafts."""
 
@@ -24,23 +24,24 @@ class ForcedTokens:
 
     Args:
         sampling_row: returns the sampling state of a request in flight.
-        others: proposes where nothing is forced; keeps no state of its own for a request, as drafts pass it by.
+        fallback: proposes where nothing is forced. It may keep no state for a request, since it does not see all
+            drafts.
     """
 
-    def __init__(self, sampling_row: Callable[[Request], SamplingRow], others: Proposer | None = None) -> None:
+    def __init__(self, sampling_row: Callable[[Request], SamplingRow], fallback: Proposer | None = None) -> None:
         self._sampling_row = sampling_row
-        self._others = others
+        self._fallback = fallback
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
         drafts = [
             self.forced(chunk.request)[:count] if count else ()
             for chunk, count in zip(plan.chunks, counts, strict=True)
         ]
-        if self._others is None:
+        if self._fallback is None:
             return drafts
         left = [0 if draft else count for draft, count in zip(drafts, counts, strict=True)]
-        proposed = self._others.propose(plan, left)
-        return [draft or other for draft, other in zip(drafts, proposed, strict=True)]
+        proposed = self._fallback.propose(plan, left)
+        return [draft or proposal for draft, proposal in zip(drafts, proposed, strict=True)]
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
         """Does nothing: the grammar follows the request's text."""

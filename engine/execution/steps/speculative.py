@@ -128,8 +128,9 @@ class SpeculativeSteps(StepStrategy):
         request = chunk.request
         if not chunk.samples or request.is_beam or request.num_output_tokens == 0:  # forks start at the first token
             return 0
-        most = self._max_draft_tokens
-        return min(most if isinstance(most, int) else most(request), request.max_tokens - request.num_output_tokens - 1)
+        limit = self._max_draft_tokens
+        max_tokens = limit if isinstance(limit, int) else limit(request)
+        return min(max_tokens, request.max_tokens - request.num_output_tokens - 1)
 
     def _with_draft(self, chunk: Chunk, proposed: tuple[int, ...]) -> Chunk:
         draft = _cut_at_stop_token(proposed, chunk.request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.chat_options import Tool
-from engine.text.lark import LarkWriter
+from engine.text.lark import ANY_TEXT, LarkWriter
 
 _CHANNELS = ("analysis", "commentary", "final")
 
@@ -42,5 +42,4 @@ def write_messages(writer: LarkWriter, channels: Sequence[str]) -> str:
 
 
 def _last_message(writer: LarkWriter) -> str:
-    text = writer.rule("/(?s:.*)/")
-    return writer.rule(f"{writer.text('<|channel|>final<|message|>')} {text}")
+    return writer.rule(f"{writer.text('<|channel|>final<|message|>')} {writer.rule(ANY_TEXT)}")

@@ -179,15 +179,16 @@ class ValueWriter:
 
     def _array(self, schema: Schema) -> str:
         item = self._value(schema.get("items", True))
-        fewest, most = schema.get("minItems", 0), schema.get("maxItems")
-        more = f"({self._text(self._notation.separator)} {item}){_times(max(fewest - 1, 0), most and most - 1)}"
-        inside = "" if most == 0 else f"{item} {more}" if fewest else f"({item} {more})?"
+        min_items, max_items = schema.get("minItems", 0), schema.get("maxItems")
+        further = _times(max(min_items - 1, 0), max_items and max_items - 1)
+        more = f"({self._text(self._notation.separator)} {item}){further}"
+        inside = "" if max_items == 0 else f"{item} {more}" if min_items else f"({item} {more})?"
         return self._rule(f"{self._text('[')} {inside} {self._text(']')}")
 
     def _string(self, schema: Schema) -> str:
         notation, quote = self._notation, self._text(self._notation.quote)
-        fewest, most = schema.get("minLength", 0), schema.get("maxLength")
-        characters = f"(?s:{notation.character or '.'}){_times(fewest, most)}"
+        times = _times(schema.get("minLength", 0), schema.get("maxLength"))
+        characters = f"(?s:{notation.character or '.'}){times}"
         if notation.character:
             return self._rule(f"{quote} {self._writer.terminal(f'/{characters}/')} {quote}")
         # The first quote ends the string, also one that is spelled in letters where it is a special token.
@@ -281,5 +282,6 @@ def _kind_of(schema: Schema) -> str:
     return next((kind for kind, known in reversed(_KEYWORDS.items()) if keywords <= known), "object")
 
 
-def _times(fewest: int, most: int | None) -> str:
-    return f"{{{fewest},{'' if most is None else most}}}"
+def _times(min_count: int, max_count: int | None) -> str:
+    """Returns the suffix that repeats what is before it."""
+    return f"{{{min_count},{'' if max_count is None else max_count}}}"
