@@ -17,7 +17,7 @@ _PLAIN_NAME = re.compile(r"[\w .$@:/-]*")
 
 
 class ToolUseStatus(StrEnum):
-    """What became of a call."""
+    """The state of a call."""
 
     WAITING = "waiting"  #: for the user's decision
     ALLOWED = "allowed"  #: it is about to run, or runs
@@ -28,7 +28,7 @@ class ToolUseStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """One call.
+    """A call of a tool in a reply, with the user's decision and its result.
 
     The reply's text and thinking are those of all rounds in a row: ``at`` and ``reasoning_at`` say where they stood
     when the call was made. The calls of one round have the same ``round``.
@@ -118,7 +118,7 @@ def from_json(stored: Sequence[dict[str, Any]] | None) -> tuple[ToolUse, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReplyRound:
-    """What a model wrote before it called tools, or at the end."""
+    """The text and thinking that a model wrote before it called tools, with these calls; or at the end, with none."""
 
     text: str
     reasoning: str

@@ -50,11 +50,7 @@ class ChatTools:
     async def statuses(self) -> list[ServerStatus]:
         """All servers with their tools, or with the reason why they have none now."""
         await self._refresh(self.names)
-        missing = "has not answered yet."
-        return [
-            self._listed[name][1] if name in self._listed else ServerStatus(name, problem=f"{name} {missing}")
-            for name in self.names
-        ]
+        return [self._listed[name][1] if name in self._listed else _unanswered(name) for name in self.names]
 
     def is_auto_approved(self, tool: OfferedTool) -> bool:
         """Whether the operator lets chats call the tool without asking the user."""
@@ -123,3 +119,7 @@ class ChatTools:
             self._listed[name] = time.monotonic(), status
         finally:
             del self._listing[name]
+
+
+def _unanswered(name: str) -> ServerStatus:
+    return ServerStatus(name, problem=f"{name} has not answered yet.")

@@ -1,4 +1,4 @@
-"""What a tool's answer becomes: a text of bounded length, which is data for the model and never an instruction."""
+"""Converts a tool's answer to a text of bounded length, which is data for the model and never an instruction."""
 
 from __future__ import annotations
 

@@ -446,7 +446,7 @@ class Turns:
         prepare: Callable[..., Awaitable[PreparedPrompt]],
         options: ChatOptions,
     ) -> ToolRounds | None:
-        """What a reply needs to call tools; None if it is offered none and has none to finish."""
+        """Returns the tools of a reply; None if it is offered none and has no calls to finish."""
         if self._tool_offers is None or not (offered.tools or turn_request.tool_uses):
             return None
         without_tools = replace(options, tool_choice=ToolChoiceMode.NONE)

@@ -35,9 +35,10 @@ PrepareNext = Callable[[PathMessage, bool], Awaitable[PreparedPrompt]]
 
 @dataclass(frozen=True, slots=True)
 class ToolRounds:
-    """What one reply needs to call tools.
+    """Decides which calls of one reply run, runs them, and makes the prompt with their results.
 
     Args:
+        tools: runs calls.
         names: of the tools that are offered.
         servers: whose tools may be called, listed now or not.
         approved: names of the tools that run without asking: by the operator's word, or the user's for this chat.
@@ -115,7 +116,7 @@ class ToolRounds:
         return uses[-1].round < MAX_ROUNDS
 
     def _refusal(self, use: ToolUse, index: int, *, ended: bool) -> str | None:
-        """Why a call is not made; None if it may be."""
+        """Returns the reason why a call is not made; None if it may be."""
         if not ended:
             return BROKEN_OFF
         if use.round >= MAX_ROUNDS:  # a model server may ignore that no tools are to be called
@@ -147,7 +148,7 @@ class Breaks:
         return cls(text=last.at == len(buffer), reasoning=last.reasoning_at == buffer.reasoning_chars)
 
     def before_text(self, written: int) -> str:
-        """What comes before the next text, after ``written`` characters."""
+        """Returns the break before the next text, after ``written`` characters; empty if none is due."""
         is_due, self._text = self._text, False
         return PARAGRAPH if is_due and written else ""
 

@@ -1,4 +1,4 @@
-"""The four kinds of turn request: a new message, an edited message, a regenerated reply, a resumed reply."""
+"""Requests for a turn: a new message, an edited one, another reply, the rest of a reply, a decision about its tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routes of ``/v1`` share: options of a request for the engine, and waiting while the client stays."""
+"""Shared by the routes of ``/v1``: a request's options for the engine, and waiting while the client stays."""
 
 from __future__ import annotations
 

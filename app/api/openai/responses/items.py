@@ -93,7 +93,7 @@ class ReasoningPart(Lenient):
 
 
 class ReasoningItem(_Item):
-    """What the model thought before it answered. Without ``content``, its summary stands for it."""
+    """The model's thinking before it answered. Without ``content``, its summary stands for it."""
 
     type: Literal["reasoning"]
     summary: list[SummaryPart] | None = None

@@ -118,7 +118,7 @@ class MessageOutput(_ItemWithPart):
 
 
 class ReasoningOutput(_ItemWithPart):
-    """What the model thinks before it answers. Its summary is empty: it is returned in full."""
+    """The model's thinking before it answers. Its summary is empty, since it is returned in full."""
 
     type = "reasoning"
     event = "reasoning_text"

@@ -88,7 +88,7 @@ else:
 
 
 class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _SamplingFields):
-    """What a response is asked for, with the engine's sampling parameters beside OpenAI's fields."""
+    """A request for a response: OpenAI's fields, and the engine's sampling parameters beside them."""
 
     no_ops = RESPONSE_FIELDS
     spelling: ClassVar[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""What a request takes from stored responses: the conversation that it continues, and items that it refers to."""
+"""Reads stored responses for a request: the conversation that it continues, and the items that it refers to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from pydantic import TypeAdapter
 
 from app.api.openai.errors import OpenAIError
 from app.api.openai.messages import MAX_SHOWN_LENGTH
-from app.api.openai.responses.items import (
-    InputItem,
-    InputItems,
-    ItemReference,
-    ReferenceOrItem,
-)
+from app.api.openai.responses.items import InputItem, InputItems, ItemReference, ReferenceOrItem
 from app.api.openai.responses.output import item_id
 from app.domain.responses import place_of_item
 from app.errors import NotFound

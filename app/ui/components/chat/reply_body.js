@@ -41,7 +41,7 @@ export class ReplyBody {
     return this.#cards.size > 0;
   }
 
-  /** What a screen reader is told of it. */
+  /** The text for a screen reader. */
   get spoken() {
     const texts = [...this.element.querySelectorAll(":scope > .dm-text")].map((text) => (text.textContent ?? "").trim());
     const waiting = [...this.#cards.values()].some(({ isWaiting }) => isWaiting) ? "A tool waits for your decision." : "";
@@ -62,7 +62,7 @@ export class ReplyBody {
       shown.show(use);
       return;
     }
-    const card = new ToolCard(use, this.decide ? () => this.#decided() : null);
+    const card = new ToolCard(use, this.decide ? () => this.#sendDecision() : null);
     this.#cards.set(use.id, card);
     this.#groupOf(use).append(card.element);
   }
@@ -98,8 +98,8 @@ export class ReplyBody {
     return this.#group;
   }
 
-  // Sent once the user has decided about every call that waits.
-  #decided() {
+  /** Sends the decision, once the user has decided about every call that waits. */
+  #sendDecision() {
     const cards = [...this.#cards.values()].filter(({ isWaiting }) => isWaiting);
     if (cards.some(({ decision }) => decision === null)) return;
     /** @type {Decision} */
