@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 from app.domain.audit import AuditAction
-from app.errors import Conflict, EngineUnavailable, ModelUnusable, NotFound, StorageUnavailable
+from app.errors import ModelUnusable, NotFound, StorageUnavailable
 from app.services.models import Models
 from app.store.desk.audit import Audit
-from engine import EngineBusyError, EngineError, InvalidRequestError, ModelLoadError
+from engine import InvalidRequestError
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +39,8 @@ class Adapters:
             Conflict: a model is being loaded.
             EngineUnavailable: the engine is not started, or asleep.
         """
-        host = self._models.host
-        path = self._resolve(folder)
-        try:
-            await host.load_adapter(name, path)
-        except EngineBusyError as error:
-            raise Conflict(str(error)) from error
-        except ModelLoadError as error:
-            raise ModelUnusable(str(error)) from error
-        except EngineError as error:
-            raise EngineUnavailable(str(error)) from error
+        with self._models.hosted() as host:
+            await host.load_adapter(name, self._resolve(folder))
         await self._record(actor_id, AuditAction.ADAPTER_LOADED, name)
 
     async def unload(self, name: str, *, actor_id: str | None) -> None:
@@ -58,15 +50,11 @@ class Adapters:
             NotSupported, Conflict, EngineUnavailable: as :meth:`load`.
             NotFound: there is none of this name.
         """
-        host = self._models.host
-        try:
-            await host.unload_adapter(name)
-        except InvalidRequestError as error:
-            raise NotFound(str(error)) from error
-        except EngineBusyError as error:
-            raise Conflict(str(error)) from error
-        except EngineError as error:
-            raise EngineUnavailable(str(error)) from error
+        with self._models.hosted() as host:
+            try:
+                await host.unload_adapter(name)
+            except InvalidRequestError as error:
+                raise NotFound(str(error)) from error
         await self._record(actor_id, AuditAction.ADAPTER_UNLOADED, name)
 
     def _resolve(self, folder: str) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from app.domain.audit import AuditAction
-from app.errors import AppError, Conflict, EngineUnavailable, ModelUnusable, NotFound, NotSupported, StorageUnavailable
+from app.errors import AppError, Conflict, ModelUnusable, NotFound, StorageUnavailable
 from app.models.downloads import check_downloadable, download, place_of
 from app.models.folders import GUIDE, model_folders, models_dir
 from app.models.in_use import ModelClaim
@@ -21,15 +22,13 @@ from app.models.performance import memory_problem
 from app.models.recommended import find_recommended
 from app.models.scan import Scan, find_models
 from app.models.wheel_download import Progress
+from app.services.hosted_model import hosted_model
 from app.settings import AppSettings
 from app.store.desk.audit import Audit
 from engine import (
     PROJECT_ROOT,
     ChatEngine,
-    EngineBusyError,
-    EngineError,
     ModelHost,
-    ModelLoadError,
     run_in_daemon_thread,
 )
 
@@ -94,9 +93,12 @@ class Models:
         Raises:
             NotSupported: the model runs on another server.
         """
-        if not isinstance(self._engine, ModelHost):
-            raise NotSupported("The model runs on another server. Change it there.")
-        return self._engine
+        with self.hosted() as host:
+            return host
+
+    def hosted(self) -> AbstractContextManager[ModelHost]:
+        """Yields the engine as :attr:`host`, and converts its errors; see :func:`hosted_model`."""
+        return hosted_model(self._engine)
 
     @property
     def can_load_paths(self) -> bool:
@@ -144,16 +146,9 @@ class Models:
             Conflict: a model is being loaded already.
             EngineUnavailable: the engine is not started.
         """
-        host = self.host
-        target = await self._resolve(name)
-        try:
+        with self.hosted() as host:
+            target = await self._resolve(name)
             await host.swap(target, revision=revision, max_model_len=max_model_len, timeout=timeout)
-        except EngineBusyError as error:
-            raise Conflict(str(error)) from error
-        except ModelLoadError as error:
-            raise ModelUnusable(str(error)) from error
-        except EngineError as error:
-            raise EngineUnavailable(str(error)) from error
         self._claim.hold(target)
         try:
             await self._audit.record(actor_id, AuditAction.MODEL_CHANGED, self._engine.info.name)

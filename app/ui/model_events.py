@@ -14,10 +14,11 @@ import gradio as gr
 from pydantic import ValidationError
 
 from app.api.errors import describe_invalid
-from app.api.ops.engine import NewModel, UnloadOptions, hosted_model, load_model, view_engine
+from app.api.ops.engine import NewModel, UnloadOptions, load_model, view_engine
 from app.auth.identity import identity_of
 from app.domain.roles import UserRole
 from app.errors import AppError
+from app.services.hosted_model import hosted_model
 from app.ui.client_events import call, on_client, on_server
 from app.ui.components import Model
 from engine import ModelHost
@@ -66,7 +67,7 @@ def serve_model(model: Model, services: Callable[[], Services]) -> None:
         number = data.pop("request", None)
         error = None
         try:
-            async with hosted_model(services().engine) as host:
+            with hosted_model(services().engine) as host:
                 await act(host, data)
         except ValidationError as invalid:
             error = describe_invalid(invalid.errors())[0]

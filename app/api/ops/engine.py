@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -11,18 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from app.api.deps import ServicesDep, UserId
 from app.api.ops.models import DownloadView, view_download
-from app.errors import Conflict, EngineUnavailable, ModelUnusable, NotSupported
 from app.services.container import Services
-from engine import (
-    ChatEngine,
-    EngineBusyError,
-    EngineError,
-    EngineState,
-    EngineStats,
-    ModelHost,
-    ModelInfo,
-    ModelLoadError,
-)
+from app.services.hosted_model import hosted_model
+from engine import EngineState, EngineStats, ModelHost, ModelInfo
 
 router = APIRouter(prefix="/api/engine", tags=["engine"])
 
@@ -71,7 +60,7 @@ async def get_engine(services: ServicesDep) -> EngineView:
 @router.post("/sleep")
 async def sleep(options: UnloadOptions, services: ServicesDep) -> EngineView:
     """Unloads the model and frees its memory. Messages are refused until the engine is woken up."""
-    async with hosted_model(services.engine) as host:
+    with hosted_model(services.engine) as host:
         await host.sleep(options.timeout)
     return view_engine(services)
 
@@ -79,7 +68,7 @@ async def sleep(options: UnloadOptions, services: ServicesDep) -> EngineView:
 @router.post("/wake")
 async def wake(services: ServicesDep) -> EngineView:
     """Loads the model again, after sleep or a failure. Responds once it is loaded."""
-    async with hosted_model(services.engine) as host:
+    with hosted_model(services.engine) as host:
         await host.wake()
     return view_engine(services)
 
@@ -93,7 +82,7 @@ async def swap(new: NewModel, services: ServicesDep, user_id: UserId) -> EngineV
 
 async def load_model(services: Services, new: NewModel, user_id: str) -> None:
     """Loads another model for a user, who must be an admin."""
-    async with hosted_model(services.engine):
+    with hosted_model(services.engine):
         await services.models.load(
             new.model,
             revision=new.revision,
@@ -117,18 +106,3 @@ def view_engine(services: Services) -> EngineView:
         stats=engine.stats(),
         download=view_download(download) if download is not None else None,
     )
-
-
-@asynccontextmanager
-async def hosted_model(engine: ChatEngine) -> AsyncIterator[ModelHost]:
-    """Yields the engine if it hosts a model itself, and converts its errors to the application's."""
-    if not isinstance(engine, ModelHost):
-        raise NotSupported("The model runs on another server. Change it there.")
-    try:
-        yield engine
-    except EngineBusyError as error:
-        raise Conflict(str(error)) from error
-    except ModelLoadError as error:
-        raise ModelUnusable(str(error)) from error
-    except EngineError as error:
-        raise EngineUnavailable(str(error)) from error
