@@ -1,5 +1,8 @@
-"""Detects LoRA adapters in a model's folder. An adapter in a model's own folder is not applied, and this is always
-reported; :mod:`engine.model.lora` applies those that are given by name."""
+"""Detects LoRA adapters in a model's folder, and measures their memory.
+
+An adapter in a model's own folder is not applied, and this is always reported; :mod:`engine.model.lora` applies those
+that are given by name.
+"""
 
 from __future__ import annotations
 

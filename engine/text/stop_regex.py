@@ -15,7 +15,7 @@ def compile_stop(stop: tuple[str, ...], stop_regex: tuple[str, ...]) -> Automato
 
 
 class RegexStopChecker:
-    """A :class:`engine.text.detokenizer.StopChecker` whose stops are expressions, besides strings.
+    """A :class:`engine.text.stop_strings.StopChecker` whose stops are expressions, besides strings.
 
     The first match is the one that is complete first; if several end at the same character, the longest. So ``a+`` ends
     the text at the first a and does not wait for more of them. The result does not depend on how the text is split into
