@@ -85,3 +85,12 @@ test("thoughts that grow are added to, and other thoughts build the reply again"
   assert.equal(changeOf(shown, { ...shown, reasoning: "Ha" }), "replace");
   assert.equal(changeOf(shown, { ...shown, reasoning: undefined }), "replace");
 });
+
+test("a reply is updated with its calls of tools, and built again where one is gone", () => {
+  const call = (id, status = "waiting") => ({ id, name: "desk__order", arguments: "{}", status });
+  const after = (before, ...tool_uses) => changes([{ ...reply, tool_uses: before }], [{ ...reply, tool_uses }])[0];
+  assert.equal(after([call("1")], call("1", "done"), call("2")), "update");
+  assert.equal(after(undefined, call("1")), "update");
+  assert.equal(after([call("1"), call("2")], call("2")), "replace");
+  assert.equal(after([call("1")]), "replace");
+});

@@ -49,6 +49,8 @@ export function changeOf(shown, wanted) {
   if (wanted.role !== "assistant" || changed.some((key) => !UPDATABLE.has(key))) return "replace";
   if (!wanted.content.startsWith(shown.content)) return "replace";
   if (!(wanted.reasoning ?? "").startsWith(shown.reasoning ?? "")) return "replace";
+  const calls = new Set((wanted.tool_uses ?? []).map(({ id }) => id));
+  if ((shown.tool_uses ?? []).some(({ id }) => !calls.has(id))) return "replace";
   // An ended reply doesn't return to the waiting state, except by being built again.
   const wasStreaming = shown.status === "streaming";
   return wanted.status === "streaming" && !wasStreaming ? "replace" : "update";
