@@ -14,10 +14,12 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.tool_use import ToolUseStatus
 from app.services.container import Services
 from app.turns import tool_rounds
+from app.turns.checkpoints import NOT_SAVED_YET
 from engine import ToolCallDelta
 from testing.fake_engine import FakeEngine, Script, call_pieces
 from testing.tool_servers import DemoTools
 from tests.app.turns.test_tool_calls import ORDER, allowed, asked, free, last, read, start, waiting
+from tests.app.turns.test_turn_faults import disk, first_notice, only_sqlite
 
 __all__ = ["asked", "free"]  # fixtures
 
@@ -141,3 +143,23 @@ async def test_with_a_model_that_calls_no_tools_the_conversation_goes_on_without
         "Let me look.\n\nI cannot tell.",
         "Why?",
     ]
+
+
+@only_sqlite
+async def test_no_tool_runs_before_it_is_saved_that_it_was_called(
+    services: Services, engine: FakeEngine, free: DemoTools
+) -> None:
+    gate = asyncio.Event()
+    arguments = f'{{"number": 7, "more": "{50_000 * "x"}"}}'  # needs more pages of the file
+    engine.say("Wait.", *call_pieces("desk__order", arguments), gates={1: gate})
+    engine.say("Monday.")
+    ref = await start(services)
+    notices = asyncio.create_task(first_notice(services, ref.turn_id))
+    await disk(services, full=True)
+    gate.set()
+    assert (await notices).message == NOT_SAVED_YET
+    await asyncio.sleep(0.3)
+    assert free.calls == []
+    await disk(services, full=False)
+    await read(services, ref)
+    assert free.calls == ["order 7"]
