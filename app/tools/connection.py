@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 20.0
 """Seconds for a server to start and to answer."""
+CLOSE_TIMEOUT_S = 10.0
+"""Seconds for connections that were given up to end."""
 RETRY_SECONDS = 10.0
 """Seconds in which a server that could not be reached is not tried again: each try holds up a reply."""
 IDLE_SECONDS = 30.0
@@ -81,6 +83,7 @@ class Connection:
         self._make_client = make_client
         self._timeout_s = timeout_s
         self._session: _Session | None = None
+        self._owners: set[asyncio.Task[None]] = set()  # of this session, and of others that still end
         self._opening = asyncio.Lock()
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._failed_at: float | None = None
@@ -112,6 +115,8 @@ class Connection:
             session, self._session = self._session, None
             if session is not None:
                 await session.close()
+            if self._owners:  # of attempts that were given up: a program that does not end by itself is killed there
+                await asyncio.wait(self._owners, timeout=CLOSE_TIMEOUT_S)
 
     async def _use(self, act: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
         from mcp import MCPError
@@ -158,6 +163,8 @@ class Connection:
         closing = asyncio.Event()
         connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         owner = asyncio.create_task(self._own(connected, closing), name=f"tools of {self.name}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 client = await asyncio.shield(connected)

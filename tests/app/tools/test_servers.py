@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from app.tools.connection import Connection, ServerTool, ToolServerError
 from app.tools.mcp_file import HttpServer, StdioServer
 from app.tools.results import MAX_RESULT_CHARS
 from app.tools.servers import ToolServers
+from testing.waiting import eventually
 
 PROGRAM = """
 import os, sys
@@ -242,3 +244,21 @@ async def test_a_schema_that_the_engine_would_refuse_leaves_out_its_server(
         status = await servers.status("demo")
     assert len(status.tools) == (problem is None)
     assert (problem or "") in (status.problem or "")
+
+
+@pytest.mark.slow
+async def test_a_program_that_is_closed_while_it_starts_is_gone_even_if_it_ignores_signals(tmp_path: Path) -> None:
+    path, pid_file = tmp_path / "stubborn.py", tmp_path / "pid"
+    path.write_text(
+        "import os, pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\nwhile True: time.sleep(1)\n"
+    )
+    servers = ToolServers({"stubborn": StdioServer(command=sys.executable, args=(str(path),))}, EgressPolicy())
+    listing = asyncio.create_task(servers.statuses())
+    async with asyncio.timeout(20):
+        await eventually(lambda: pid_file.exists() and pid_file.read_text() != "")
+        listing.cancel()
+        await asyncio.wait([listing])
+        await servers.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
