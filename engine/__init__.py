@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.execution.native.build import describe_native_decoder
     from engine.llm import LLM
-    from engine.model.adapters import adapter_memory, has_unused_adapter
+    from engine.model.adapter_files import adapter_memory, has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.gguf.files import quantization_in_name
@@ -160,13 +160,13 @@ _MODULES = {
     "SERVER_WEIGHT_FORMATS": "engine.model.sizing",
     "WEIGHT_FORMATS": "engine.model.sizing",
     "WeightFormat": "engine.model.sizing",
-    "adapter_memory": "engine.model.adapters",
+    "adapter_memory": "engine.model.adapter_files",
     "available_host_memory": "engine.device.host_memory",
     "check_context": "engine.model.sizing",
     "describe_native_decoder": "engine.execution.native.build",
     "fetch_model": "engine.model.download",
     "find_model": "engine.model.folders",
-    "has_unused_adapter": "engine.model.adapters",
+    "has_unused_adapter": "engine.model.adapter_files",
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
     "quantize_checkpoint": "engine.model.quantized.writer",

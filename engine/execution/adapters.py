@@ -10,9 +10,10 @@ from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
 from engine.execution.native import lora as native
 from engine.execution.native.weights import DecoderWeights
+from engine.model.adapter_files import WEIGHTS
 from engine.model.loaded_model import LoadedModel
 from engine.model.lora import LoraAdapter, linear_sizes
-from engine.model.peft_folder import WEIGHTS, LoraPair, read_adapter
+from engine.model.peft_folder import LoraPair, read_adapter
 
 COPIES_WHILE_LOADING = 6
 """Memory that an adapter takes at most while it is loaded, as a multiple of its file."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
-from engine.model.adapters import adapter_alone, is_adapter_only
+from engine.model.adapter_files import adapter_alone, is_adapter_only
 from engine.model.checkpoints import mode_of, refuse_unreadable_weights
 from engine.model.gguf.files import file_in_folder, first_part, is_gguf, model_name
 from engine.model.gguf.header import read_header

@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 from tqdm.auto import tqdm
 
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import adapter_alone, is_adapter_only
+from engine.model.adapter_files import adapter_alone, is_adapter_only
 from engine.model.gguf.files import files_of_quantization, is_gguf, quantization_in_name
 from engine.model.progress import Progress
 

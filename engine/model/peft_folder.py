@@ -22,9 +22,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from engine.errors import ModelLoadError, first_line
+from engine.model.adapter_files import CONFIG, WEIGHTS, base_model_of
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 _PICKLED = "adapter_model.bin"
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<factor>[AB])\.weight")
 _UNSUPPORTED = {
@@ -92,8 +91,7 @@ def read_adapter(folder: Path, sizes: Mapping[str, tuple[int, int]], model: str)
         raise ModelLoadError(f"{where}: {first_line(error)}.") from error
     if not isinstance(config, dict):
         raise ModelLoadError(f"{where}: {CONFIG} is not an object.")
-    base = config.get("base_model_name_or_path")
-    base_model = base if isinstance(base, str) and base.isprintable() and 0 < len(base) < 200 else None
+    base_model = base_model_of(config)
     try:
         _check_kind(config)
         pairs = _read_pairs(tensors, _Scales.of(config), sizes)

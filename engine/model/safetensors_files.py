@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.device.memory import release_mapped_pages
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import is_adapter_applied
+from engine.model.adapter_files import is_adapter_applied
 from engine.model.tensors import TensorSource
 
 _SINGLE_FILE = "model.safetensors"

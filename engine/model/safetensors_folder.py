@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from engine.errors import ModelLoadError, first_line
-from engine.model.adapters import has_unused_adapter
+from engine.model.adapter_files import has_unused_adapter
 from engine.model.checkpoint import Checkpoint
 from engine.model.generation_config import load_generation_config
 from engine.model.hub import fetch_description, fetch_weights

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from engine import BeamSearchParams, EngineSettings, InvalidRequestError, ModelLoadError
 from engine.execution.adapters import load_adapter
-from engine.model.peft_folder import CONFIG, WEIGHTS
+from engine.model.adapter_files import CONFIG, WEIGHTS
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.model_loading import load
 from testing.core_requests import GREEDY, ReaderRecord, add, finish

@@ -19,10 +19,10 @@ from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.parity_check import text_batch
 from engine.execution.native.weights import DecoderWeights
+from engine.model.adapter_files import WEIGHTS
 from engine.model.linears import INT4_GROUP, to_int4
 from engine.model.loaded_model import LoadedModel
 from engine.model.lora import AdapterRows, LoraAdapter
-from engine.model.peft_folder import WEIGHTS
 from testing.gguf_files import CONVERSIONS, write_gguf
 from testing.lora import make_adapter
 from testing.models import make_model

@@ -1,4 +1,4 @@
-"""Detects LoRA adapters in a model's folder, and measures their memory.
+"""The files of a LoRA adapter in PEFT's format: finds them in a model's folder, and measures their memory.
 
 An adapter in a model's own folder is not applied, and this is always reported; :mod:`engine.model.lora` applies those
 that are given by name.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from engine.errors import ModelLoadError, first_line
 
-_CONFIG = "adapter_config.json"
-_WEIGHTS = "adapter_model*.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_ANY_WEIGHTS = "adapter_model*.safetensors"
 
 
 def has_unused_adapter(folder: Path) -> bool:
@@ -32,12 +34,12 @@ def is_adapter_applied(folder: Path) -> bool:
 
 def is_adapter_only(folder: Path) -> bool:
     """Whether the folder holds an adapter and no model."""
-    has_weights = set(folder.glob("*.safetensors")) > set(folder.glob(_WEIGHTS))
+    has_weights = set(folder.glob("*.safetensors")) > set(folder.glob(_ANY_WEIGHTS))
     return _has_adapter(folder) and not ((folder / "config.json").is_file() and has_weights)
 
 
 def _has_adapter(folder: Path) -> bool:
-    return any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()
+    return any(folder.glob(_ANY_WEIGHTS)) or (folder / CONFIG).is_file()
 
 
 def adapter_alone(name: str, folder: Path) -> ModelLoadError:
@@ -55,9 +57,9 @@ def adapter_memory(folder: Path) -> int:
     Raises:
         ModelLoadError: the folder holds no adapter, or a damaged one.
     """
-    file = folder / "adapter_model.safetensors"
-    if not (folder / _CONFIG).is_file() or not file.is_file():
-        raise ModelLoadError(f"{folder} holds no LoRA adapter: it needs {_CONFIG} and {file.name}.")
+    file = folder / WEIGHTS
+    if not (folder / CONFIG).is_file() or not file.is_file():
+        raise ModelLoadError(f"{folder} holds no LoRA adapter: it needs {CONFIG} and {file.name}.")
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -68,9 +70,14 @@ def adapter_memory(folder: Path) -> int:
     return sum(4 * math.prod(shape) for shape in shapes)
 
 
+def base_model_of(config: Any) -> str | None:
+    """Returns the name of the model that an adapter was trained on; None if its configuration has none to show."""
+    name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return name if isinstance(name, str) and name.isprintable() and 0 < len(name) < 200 else None
+
+
 def _base_model(folder: Path) -> str | None:
     try:
-        base_model = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return base_model_of(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         return None
-    return base_model if isinstance(base_model, str) and base_model.isprintable() and len(base_model) < 200 else None
