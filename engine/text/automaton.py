@@ -16,6 +16,8 @@ from typing import Any, Final, NoReturn
 
 MAX_STATES: Final = 1024
 """States that read a character, in all expressions together, with repetition written out. More are refused."""
+MAX_BRANCHES: Final = 4 * MAX_STATES
+"""Branches and assertions, in the same way. They are walked at each character; those of most expressions are fewer."""
 
 
 class Condition(Enum):
@@ -31,20 +33,11 @@ class Condition(Enum):
 class Read:
     """A state that reads a character that it accepts, and goes on to the next state."""
 
-    __slots__ = ("_after", "accepts", "then")
+    __slots__ = ("accepts", "then")
 
     def __init__(self, accepts: Callable[[str], bool], then: State) -> None:
         self.accepts = accepts
         self.then = then
-        self._after: dict[bool, tuple[State, ...]] = {}  # by whether the character is a newline
-
-    def after(self, character: str) -> tuple[State, ...]:
-        """Returns the states that ``character``, which it accepts, leads to."""
-        is_newline = character == "\n"
-        states = self._after.get(is_newline)
-        if states is None:
-            states = self._after[is_newline] = tuple(closure([self.then], character))
-        return states
 
 
 class Split:
@@ -97,9 +90,15 @@ class Match:
 State = Read | Split | Assert | Match
 
 
-def closure(states: Iterable[State], before: str, after: str | None = None) -> Iterator[State]:
-    """Yields the states that ``states`` reach without reading: reads, matches, and assertions not decided yet."""
-    seen: set[State] = set()
+def closure(
+    states: Iterable[State], before: str, after: str | None = None, seen: set[State] | None = None
+) -> Iterator[State]:
+    """Yields the states that ``states`` reach without reading: reads, matches, and assertions not decided yet.
+
+    Args:
+        seen: states that are passed over; those reached are added.
+    """
+    seen = set() if seen is None else seen
     waiting = list(states)[::-1]
     while waiting:
         state = waiting.pop()
@@ -195,6 +194,7 @@ class _Builder:
     def __init__(self) -> None:
         self.looks_ahead = False
         self._num_states = 0
+        self._num_branches = 0
 
     def sequence(self, items: Iterable[tuple[Any, Any]], then: State, flags: int) -> State:
         for operator, operand in reversed(list(items)):
@@ -207,13 +207,14 @@ class _Builder:
                 low, high, body = operand
                 return self._repeat(low, high, body, then, flags)
             case "BRANCH":
-                return Split([self.sequence(alternative, then, flags) for alternative in operand[1]])
+                return self._split([self.sequence(alternative, then, flags) for alternative in operand[1]])
             case "SUBPATTERN":
                 _group, added, removed, body = operand
                 return self.sequence(body, then, (flags | added) & ~removed)
             case "AT":
                 condition = _condition(str(operand), flags)
                 self.looks_ahead |= condition not in (Condition.START, Condition.LINE_START)
+                self._count_branches(1)
                 return Assert(condition, _category("WORD", flags), then)
             case "ANY":
                 return self._read(_anything if flags & re.DOTALL else "\n".__ne__, then)
@@ -225,13 +226,13 @@ class _Builder:
         if body.getwidth()[1] == 0:  # repeating what reads nothing changes nothing
             return self.sequence(body, then, flags) if low else then
         if high is _parser.MAXREPEAT:
-            loop = Split()
+            loop = self._split(())
             loop.then = [self.sequence(body, loop, flags), then]
             entry: State = loop
         else:
             entry = then
             for _ in range(high - low):
-                entry = Split([self.sequence(body, entry, flags), then])
+                entry = self._split([self.sequence(body, entry, flags), then])
         for _ in range(low):
             entry = self.sequence(body, entry, flags)
         return entry
@@ -241,6 +242,15 @@ class _Builder:
         if self._num_states > MAX_STATES:
             _refuse(f"it is too large: with its repetition written out it reads more than {MAX_STATES} characters")
         return Read(accepts, then)
+
+    def _split(self, then: Sequence[State]) -> Split:
+        self._count_branches(max(len(then), 2))  # a loop's two follow later
+        return Split(then)
+
+    def _count_branches(self, number: int) -> None:
+        self._num_branches += number
+        if self._num_branches > MAX_BRANCHES:
+            _refuse(f"it is too large: with its repetition written out it has more than {MAX_BRANCHES} branches")
 
 
 def _refuse(reason: str) -> NoReturn:

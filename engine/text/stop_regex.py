@@ -68,24 +68,26 @@ class RegexStopChecker:
             self._live.setdefault(state, self._end)
         if self._automaton.looks_ahead and self._settle(character):
             return True
-        live: dict[State, int] = {}
-        for state, start in self._live.items():
-            if isinstance(state, Read) and state.accepts(character):
-                for following in state.after(character):
-                    live.setdefault(following, start)
-        self._live = live
+        seen: set[State] = set()  # shared: the earliest start reaches a state first, and no state is walked twice
+        self._live = {
+            following: start
+            for state, start in self._live.items()
+            if isinstance(state, Read) and state.accepts(character)
+            for following in closure([state.then], character, seen=seen)
+        }
         self._before = character
         self._end += 1
-        return self._finds(live.items())
+        return self._finds(self._live.items())
 
     def _settle(self, after: str) -> bool:
         """Decides the assertions that waited for the next character; whether a match is complete with them."""
-        live: dict[State, int] = {}
-        for state, start in self._live.items():
-            for reached in closure([state], self._before, after):
-                live.setdefault(reached, start)
-        self._live = live
-        return self._finds(live.items())
+        seen: set[State] = set()
+        self._live = {
+            reached: start
+            for state, start in self._live.items()
+            for reached in closure([state], self._before, after, seen)
+        }
+        return self._finds(self._live.items())
 
     def _finds(self, live: Iterable[tuple[State, int]]) -> bool:
         for state, start in live:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.text.automaton import MAX_STATES
+from engine.text.automaton import MAX_STATES, State, closure
 from engine.text.detokenizer import Detokenizer
 from engine.text.stop_regex import RegexStopChecker, compile_stop
 from testing.tokenizers import byte_level_tokenizer
@@ -135,6 +137,8 @@ def test_strings_and_expressions_stop_together_and_the_first_complete_one_wins()
         (r"a\Z", "the end of the text is not known"),
         (f"a{{{MAX_STATES + 1}}}", "too large"),
         ("(?:(?:(?:a?b){1000}){1000}){1000}", "too large"),
+        (f"(?:a|{'|' * 100}){{900}}b", "more than 4096 branches"),
+        ("(?:" + r"\b" * 50 + ".){900}b", "more than 4096 branches"),
         ("(" * 2000 + "a" + ")" * 2000, "nested too deep"),
     ],
 )
@@ -164,6 +168,21 @@ def test_the_largest_automaton_reads_a_character_in_bounded_work() -> None:
     checker.push("a" * 2 * MAX_STATES)
     assert len(checker._live) <= 2 * MAX_STATES
     assert sum(map(len, checker._held)) < MAX_STATES
+
+
+def test_states_that_many_states_lead_to_are_walked_once_per_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these states leads to all that follow it: walked from each, a character would take a million steps."""
+    walked: list[State] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Iterator[State]:
+        for state in closure(*args, **kwargs):
+            walked.append(state)
+            yield state
+
+    monkeypatch.setattr("engine.text.stop_regex.closure", counted)
+    checker = RegexStopChecker((), [f"(?:.?){{{MAX_STATES - 1}}}b"])
+    checker.push("a" * 50)
+    assert 50 < len(walked) <= 50 * (MAX_STATES + 1)
 
 
 def test_they_are_found_across_tokens_and_wait_for_min_tokens() -> None:
