@@ -15,6 +15,7 @@ from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from app.auth.guard import MAX_BODY_BYTES
 from app.domain.accounts import Scope
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.roles import UserRole
@@ -162,6 +163,23 @@ async def test_a_response_that_was_deleted_meanwhile_is_not_continued(live: Runn
     second = (await asking).json()["id"]
     assert (await live.http.get(f"/v1/responses/{second}")).status_code == 200
     assert (await post(live, previous_response_id=second)).status_code == 400
+
+
+async def test_references_make_no_conversation_that_could_not_be_sent(live: RunningApp) -> None:
+    """A request of some kilobytes with a thousand references to a long item once took all memory."""
+    live.engine.say("Yes")
+    stored = (await post(live, input="x" * (MAX_BODY_BYTES // 3))).json()["id"]
+    [item] = (await live.http.get(f"/v1/responses/{stored}/input_items")).json()["data"]
+    reference = {"type": "item_reference", "id": item["id"]}
+    live.engine.say("Yes")
+    answer = await post(live, input=[reference, reference], store=False)
+    assert answer.status_code == 200, answer.text
+    calls = len(live.engine.calls)
+    for fields in ({"input": [reference] * 1000}, {"input": [reference] * 3, "previous_response_id": stored}):
+        answer = await post(live, truncation="auto", **fields)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+        assert "4,194,304 characters, the maximum" in answer.json()["error"]["message"]
+    assert len(live.engine.calls) == calls
 
 
 async def test_items_can_be_referred_to(live: RunningApp) -> None:

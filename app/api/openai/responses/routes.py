@@ -18,7 +18,7 @@ from app.api.openai.responses.builder import ResponseBuilder, read_all
 from app.api.openai.responses.conversation import calls_of, check_outputs, to_messages
 from app.api.openai.responses.output import Event
 from app.api.openai.responses.requests import ResponseRequest
-from app.api.openai.responses.stored import continued_items, input_with_ids, resolved_items
+from app.api.openai.responses.stored import check_length, continued_items, input_with_ids, resolved_items
 from app.api.openai.served import check_model, names_of
 from app.api.openai.serving import (
     CLIENT_LEFT,
@@ -56,6 +56,7 @@ async def create_response(
     before = await continued_items(responses, user_id, body.previous_response_id)
     items = await resolved_items(responses, user_id, body.input)
     check_outputs(items, calls_of(before))
+    check_length([*before, *items])
     messages = to_messages(body.instructions, [*before, *items])
     builder = ResponseBuilder(
         response_id_of(new_id()), _fields(body, engine, params, adapter), with_logprobs=body.wants_logprobs

@@ -11,8 +11,15 @@ from pydantic import TypeAdapter
 
 from app.api.openai.errors import OpenAIError
 from app.api.openai.messages import MAX_SHOWN_LENGTH
-from app.api.openai.responses.items import InputItem, InputItems, ItemReference, ReferenceOrItem
+from app.api.openai.responses.items import (
+    FunctionCallItem,
+    InputItem,
+    InputItems,
+    ItemReference,
+    ReferenceOrItem,
+)
 from app.api.openai.responses.output import item_id
+from app.auth.guard import MAX_BODY_BYTES
 from app.domain.responses import place_of_item
 from app.errors import NotFound
 from app.services.responses import Responses
@@ -45,13 +52,15 @@ async def resolved_items(responses: Responses, user_id: str, items: Sequence[Ref
     """
     places = {item.id: place_of_item(item.id) for item in items if isinstance(item, ItemReference)}
     found = await responses.with_ids(user_id, {place[0] for place in places.values() if place is not None})
+    read: dict[str, list[InputItem]] = {}  # an item may be referred to many times
     resolved: list[InputItem] = []
     for index, item in enumerate(items):
         if not isinstance(item, ItemReference):
             resolved.append(item)
             continue
-        one = _item_at(found, item.id)
-        if one is None:
+        if item.id not in read and (one := _item_at(found, item.id)) is not None:
+            read[item.id] = _parse([one])
+        if item.id not in read:
             param = f"input[{index}].id"
             shown = f"{item.id[:MAX_SHOWN_LENGTH]!a}"
             raise OpenAIError(
@@ -60,8 +69,29 @@ async def resolved_items(responses: Responses, user_id: str, items: Sequence[Ref
                 f"The field '{param}' is {shown}, but no stored response has that item. Send the item itself.",
                 param,
             )
-        resolved += _parse([one])
+        resolved += read[item.id]
     return resolved
+
+
+def check_length(items: Sequence[InputItem]) -> None:
+    """Checks that a conversation is no longer than one that is sent whole could be.
+
+    References and ``previous_response_id`` make it of a few bytes, and reading it takes time and memory as its length.
+
+    Raises:
+        OpenAIError: it is longer.
+    """
+    length = 0
+    for item in items:
+        length += len(item.arguments) if isinstance(item, FunctionCallItem) else len(item.text)
+        if length > MAX_BODY_BYTES:
+            raise OpenAIError(
+                400,
+                "invalid_input",
+                "With what it continues and refers to, the field 'input' has more than "
+                f"{MAX_BODY_BYTES:,} characters, the maximum. Send a summary of the conversation instead.",
+                "input",
+            )
 
 
 def input_with_ids(response_id: str, items: Sequence[InputItem]) -> list[dict[str, Any]]:
