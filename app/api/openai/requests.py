@@ -204,7 +204,8 @@ class BaseCompletionRequest(GenerationRequest, _SamplingFields):
     @property
     def chooses_best(self) -> bool:
         """Whether more replies are generated than the response holds."""
-        return (self.best_of or 1) > (self.n or 1)
+        kept = 1 if self.n is None else self.n  # out of range, the engine's parameters refuse it
+        return self.best_of is not None and 1 <= kept < self.best_of
 
     @property
     def include_usage(self) -> bool:
