@@ -123,6 +123,8 @@ async def test_every_user_sees_the_progress(here: Desk, index: PackageIndex) -> 
     index.resume.clear()
     assert (await here.clients["ada"].post("/api/models/download", json={"model": "tiny"})).status_code == 202
     await eventually(index.paused.is_set)
+    while not (await download_of(here.clients["ada"]))["stage"]:  # told a moment after the download has begun
+        await asyncio.sleep(0.01)
     for name in ("ben", "cyd"):
         seen = await download_of(here.clients[name])
         assert (seen["title"], seen["state"], seen["stage"]) == ("Tiny Model", "downloading", "Downloading Tiny Model")

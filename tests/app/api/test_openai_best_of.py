@@ -92,7 +92,7 @@ async def test_more_replies_are_generated_than_returned(kind: Any, body: dict[st
 @pytest.mark.parametrize("best_of", [None, 1, 3])
 def test_n_out_of_range_is_refused_with_and_without_best_of(n: int, best_of: int | None) -> None:
     with pytest.raises(ValueError, match=f"n must be between 1 and 16 \\(got {n}\\)"):
-        CompletionRequest(prompt="x", n=n, best_of=best_of).sampling_params()
+        CompletionRequest.model_validate({**TEXT, "n": n, "best_of": best_of}).sampling_params()
 
 
 @pytest.mark.parametrize("asked", [{"n": 3, "best_of": 2}, {"best_of": 0}, {"best_of": 17}, {"best_of": True}])
