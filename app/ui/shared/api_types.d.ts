@@ -749,7 +749,7 @@ export interface ToolServerView {
   problem: string | null;
 }
 
-/** One call. */
+/** A call of a tool in a reply, with the user's decision and its result. */
 export interface ToolUse {
   id: string;
   name: string;
@@ -762,7 +762,7 @@ export interface ToolUse {
   seconds: number | null;
 }
 
-/** What became of a call. */
+/** The state of a call. */
 export type ToolUseStatus = "waiting" | "allowed" | "done" | "failed" | "denied";
 
 /** A tool that chats can be offered. */

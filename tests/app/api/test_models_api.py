@@ -123,7 +123,7 @@ async def test_every_user_sees_the_progress(here: Desk, index: PackageIndex) -> 
     index.resume.clear()
     assert (await here.clients["ada"].post("/api/models/download", json={"model": "tiny"})).status_code == 202
     await eventually(index.paused.is_set)
-    while not (await download_of(here.clients["ada"]))["stage"]:  # told a moment after the download has begun
+    while not (await download_of(here.clients["ada"]))["stage"]:  # noqa: ASYNC110 (told a moment later, to nobody)
         await asyncio.sleep(0.01)
     for name in ("ben", "cyd"):
         seen = await download_of(here.clients[name])
