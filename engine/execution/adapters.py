@@ -55,7 +55,7 @@ def _check_memory(folder: Path) -> None:
     """Checks that an adapter can be read: the file, its tensors, and the same in float32 for one or two layouts."""
     try:
         needed = COPIES_WHILE_LOADING * (folder / WEIGHTS).stat().st_size
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no path, such as one with a null byte
         return  # read_adapter() says why
     free = available_memory(torch.device("cpu"))
     if needed > free:

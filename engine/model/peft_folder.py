@@ -146,7 +146,7 @@ class _Scales:
             if not isinstance(one, int) or isinstance(one, bool) or one < 1:
                 raise _UnfitError(f"the rank {_shown(one)} is not a whole number of at least 1")
         for one in (alpha, *alphas.values()):
-            if not isinstance(one, int | float) or isinstance(one, bool) or not math.isfinite(one):
+            if not isinstance(one, int | float) or isinstance(one, bool) or not _is_finite(one):
                 raise _UnfitError(f"lora_alpha is {_shown(one)}, not a number")
         assert isinstance(rank, int)
         assert isinstance(alpha, int | float)
@@ -164,7 +164,7 @@ def _pattern_of(layer: str, patterns: Mapping[str, object]) -> str:
     """Returns the first pattern that a layer's name ends with, as PEFT's ``get_pattern_key`` does."""
     try:
         return next((one for one in patterns if re.match(rf"(.*\.)?({one})$", layer)), "")
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise _UnfitError(f"a pattern of its ranks is not a regular expression ({error})") from error
 
 
@@ -200,8 +200,18 @@ def _read_pairs(
                     f"model's {inputs} inputs and {outputs} outputs need {expected[0]} by {expected[1]}",
                     is_other_base=not is_rank,
                 )
-        pairs[layer] = LoraPair(both["A"], both["B"] * scales.scale_of(layer))
+        scaled = both["B"] * scales.scale_of(layer)
+        if not bool(torch.isfinite(scaled).all()):
+            raise _UnfitError(f"its lora_alpha scales the factor B of {_shown(layer)} beyond the numbers of float32")
+        pairs[layer] = LoraPair(both["A"], scaled)
     return pairs
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond the floats
+        return False
 
 
 def _shown(value: object) -> str:

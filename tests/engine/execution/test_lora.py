@@ -211,7 +211,12 @@ _A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
         (_config(r=8), "is 4 by 128, where rank 8"),
         (_config(r=True), "the rank True"),
         (_config(lora_alpha=None), "lora_alpha is None"),
+        (_config(lora_alpha=10**400), "lora_alpha is 1000"),
+        (_config(alpha_pattern={"q_proj": 10**400}), "lora_alpha is 1000"),
+        (_config(lora_alpha=1e308), "beyond the numbers of float32"),
         (_config(rank_pattern={"(": 2}), "not a regular expression"),
+        (_config(rank_pattern={"a{99999999999999999999}": 2}), "not a regular expression"),
+        (_config(alpha_pattern={"(" * 5000 + ")" * 5000: 2}), "not a regular expression"),
         (lambda folder: (folder / CONFIG).write_text("[]"), "is not an object"),
         (lambda folder: (folder / CONFIG).write_text("{"), "cannot be loaded"),
         (lambda folder: (folder / CONFIG).unlink(), f"there is no {CONFIG}"),
@@ -236,6 +241,11 @@ def test_what_cannot_be_applied_is_refused_in_a_sentence(
     with pytest.raises(ModelLoadError, match=message) as refusal:
         load_adapter(model, "bad", folder)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_that_is_no_path_is_refused(base: Path) -> None:
+    with pytest.raises(ModelLoadError, match=f"there is no {CONFIG}"):
+        load_adapter(core_of(base, {}, native=False).model, "bad", Path("no\0path"))
 
 
 def test_other_weights_under_the_same_name_have_another_content_id(base: Path, adapters: dict[str, Path]) -> None:
