@@ -65,17 +65,18 @@ def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) 
         expect(tab.row("the long one of eight tabs").first).to_be_visible()
         tab.send(f"from tab {number}")
         tab.wait_for_text(5)
-        if number > 0:
+        if number < len(others) - 1:
             tab.stop()
     ahead, behind = letters(watcher.wait_for_text(40)), letters(streaming.wait_for_text(20))
     assert ahead.startswith(behind) or behind.startswith(ahead)
 
     # The tab that reads for all of them closes; the others go on.
     streaming.page.close()
-    for tab in (others[0], watcher):
+    for tab in (others[-1], watcher):
         tab.wait_for_text(len(tab.text()) + 20)
-    for tab in (others[0], watcher):
-        tab.stop()
+    for tab in (others[-1], watcher):
+        if tab.stop_button.is_visible():  # on a busy machine a reply may have reached its end meanwhile
+            tab.stop()
 
 
 class Streams:
