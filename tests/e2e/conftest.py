@@ -13,6 +13,7 @@ from playwright.sync_api import APIResponse, Browser, BrowserContext, Request, e
 
 from testing.models import make_model
 from tests.e2e.chat_page import ChatPage
+from tests.e2e.elsewhere import Elsewhere
 from tests.e2e.server import ROOT, Server
 
 NewTab = Callable[..., ChatPage]
@@ -97,6 +98,14 @@ def own_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:
     """A server that the test may kill and start again."""
     with ExitStack() as stack:
         yield _started(stack, Server(endless_model, tmp_path / "data", "--dtype", "float32"))
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    """A scripted model server."""
+    elsewhere = Elsewhere()
+    yield elsewhere
+    elsewhere.close()
 
 
 def _started(stack: ExitStack, server: Server) -> Server:

@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from testing.scripted_server import ScriptedServer
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
+from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
 
 pytestmark = pytest.mark.full
 
 
-class Elsewhere:
-    """A model server in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.server = ScriptedServer("far-away", max_model_len=32768)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.start()
-
-    def start(self) -> None:
-        self._do(self.server.start())
-
-    def stop(self) -> None:
-        self._do(self.server.stop())
-
-    def close(self) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    elsewhere = Elsewhere()
-    yield elsewhere
-    elsewhere.close()
-
-
 @pytest.fixture
 def front(elsewhere: Elsewhere, tmp_path: Path) -> Iterator[Server]:
-    """A server without a model."""
-    (tmp_path / "data").mkdir()
-    server = Server(tmp_path / "there is none", tmp_path / "data", "--remote-url", elsewhere.server.url)
-    with ExitStack() as stack:
-        stack.callback(server.stop)
-        server.start()
+    with front_server(elsewhere, tmp_path) as server:
         yield server
 
 

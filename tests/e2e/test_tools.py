@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from playwright.sync_api import Locator, expect
 from testing.scripted_server import DONE, Piece, ScriptedResponse, chunk, event, reply, usage
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
+from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
-from tests.e2e.test_remote_model import Elsewhere
 
 PROGRAM = """
 from mcp.server.mcpserver import MCPServer
@@ -46,25 +45,13 @@ def answered(text: str) -> ScriptedResponse:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    elsewhere = Elsewhere()
-    yield elsewhere
-    elsewhere.close()
-
-
-@pytest.fixture
 def front(elsewhere: Elsewhere, tmp_path: Path) -> Iterator[Server]:
     """A server whose model is scripted, with one tool server."""
-    (tmp_path / "data").mkdir()
     program, mcp_file = tmp_path / "desk.py", tmp_path / "mcp.json"
     program.write_text(PROGRAM)
     desk = {"command": sys.executable, "args": [str(program)]}
     mcp_file.write_text(json.dumps({"mcpServers": {"desk": desk}}))
-    flags = ("--remote-url", elsewhere.server.url, "--mcp-file", str(mcp_file), "--no-auto-titles")
-    server = Server(tmp_path / "there is none", tmp_path / "data", *flags)
-    with ExitStack() as stack:
-        stack.callback(server.stop)
-        server.start()
+    with front_server(elsewhere, tmp_path, "--mcp-file", str(mcp_file), "--no-auto-titles") as server:
         yield server
 
 
