@@ -126,7 +126,11 @@ def test_a_page_that_is_opened_at_a_conversation_asks_for_the_list_and_its_tags_
     short.ask("asked once")
     asked: list[str] = []
     address = f"{short.url}/?c={short.conversation_id}"
+    # A tab that marks the reply as read, or tells the others that it did, has them ask for the list again.
+    conversation = f"{short.url}/api/conversations/{short.conversation_id}"
     page = short.page.context.new_page()  # which has not asked for anything yet
+    short.page.close()
+    assert page.request.patch(conversation, data={"unread": False}).ok
     page.on("request", lambda request: asked.append(request.url.removeprefix(short.url).partition("?")[0]))
     page.goto(address)
     ChatPage(page, short.url).ready()
