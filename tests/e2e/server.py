@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -12,12 +13,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
-ROOT = Path(__file__).parents[2]
+from tests.fork_server import ROOT, ForkedProcess, ForkServer
+
 START_SECONDS = 120
 STOP_SECONDS = 60
+
+
+#: No server asks the Hub, and none takes more than one core.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def free_port() -> int:
@@ -25,16 +31,28 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@cache
+def _fork_server() -> ForkServer:
+    """The parent of the servers, for all tests of this process."""
+    parent = ForkServer("tests.e2e.forked", ROOT, os.environ | ENVIRONMENT)
+    atexit.register(parent.close)
+    return parent
+
+
 class Server:
-    """``python -m app serve`` on a port of its own, which stays the same over restarts."""
+    """``deskmate serve`` on a port of its own, which stays the same over restarts.
+
+    It is forked from a process that has imported everything; with a program or an environment of its own, it imports
+    them itself.
+    """
 
     def __init__(
         self,
         model: Path,
         data_dir: Path,
         *options: str,
-        environment: Mapping[str, str] = MappingProxyType({}),
-        program: tuple[str, ...] = ("-m", "app"),
+        environment: Mapping[str, str] | None = None,
+        program: tuple[str, ...] | None = None,
     ) -> None:
         """Args:
         environment: variables besides the tests' own.
@@ -43,12 +61,10 @@ class Server:
         self.port = 0  #: the system's to choose: one that was free a moment ago may be another's by now
         self.data_dir = data_dir
         self._log = data_dir.with_suffix(".log")
-        self._command = [
-            *(sys.executable, *program, "serve", "--model", str(model)),
-            *("--data-dir", str(data_dir), *options),
-        ]
-        self._environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._arguments = ["serve", "--model", str(model), "--data-dir", str(data_dir), *options]
+        self._environment = environment
+        self._program = program
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def url(self) -> str:
@@ -58,23 +74,29 @@ class Server:
 
     def start(self) -> None:
         """Return once the server is ready; fail with its log if it ends or takes too long."""
-        environment = {**os.environ, **self._environment}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--port", str(self.port)],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self._log.touch()
+        self._process = self._launch([*self._arguments, "--port", str(self.port)])
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
-            if self._process.poll() is not None:
-                raise RuntimeError(f"The server ended with {self._process.returncode}:\n{self._log.read_text()}")
+            code = self._process.poll()
+            if code is not None:
+                raise RuntimeError(f"The server ended with {code}:\n{self._log.read_text()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"The server was not ready in {START_SECONDS} s:\n{self._log.read_text()}")
             time.sleep(0.2)
+
+    def _launch(self, arguments: list[str]) -> subprocess.Popen[bytes] | ForkedProcess:
+        if self._program is None and self._environment is None:
+            return _fork_server().fork(self._log, arguments=arguments)
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *(self._program or ("-m", "app")), *arguments],
+                cwd=ROOT,
+                env=os.environ | ENVIRONMENT | dict(self._environment or {}),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     def log_tail(self) -> str:
         """The last lines it wrote, and whether it runs."""

@@ -72,7 +72,7 @@ def newest_gradio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_page_works_with_the_newest_gradio(newest_gradio: str, new_browser: NewBrowser, tmp_path: Path) -> None:
-    server = Server(ROOT / "models/guide", tmp_path / "data")
+    server = Server(ROOT / "models/guide", tmp_path / "data", program=("-m", "app"))  # it imports the newest itself
     with ExitStack() as stack:
         server.data_dir.mkdir()
         stack.callback(server.stop)

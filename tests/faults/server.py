@@ -1,19 +1,14 @@
 """Real servers that start quickly: a parent that has imported everything forks one for each that is asked for.
 
-``python -m tests.faults.server`` reads one order per line and answers with one line, both JSON. A child runs the whole
-command line, ``deskmate serve``, with a scripted engine in the place of the real one. Its output goes to a file.
+A child runs the whole command line, ``deskmate serve``, with a scripted engine in the place of the real one.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
-from typing import Any
 
 # What takes seconds to import, once for all children.
 import anyio._backends._asyncio  # noqa: F401
@@ -28,6 +23,7 @@ from app.cli.main import main as deskmate
 from engine import Delta, PreparedPrompt
 from testing.fake_engine import FakeEngine, Script
 from tests.faults.scripted_replies import reply_pieces, whole_reply
+from tests.fork_server import serve_orders
 
 
 class ScriptedReplyEngine(FakeEngine):
@@ -52,60 +48,24 @@ class ScriptedReplyEngine(FakeEngine):
             yield delta
 
 
-def main() -> None:
-    children: dict[int, int | None] = {}  # exit codes
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "start" in order:
-            pid = os.fork()
-            if pid == 0:
-                _child(**order["start"])
-            children[pid] = None
-            answer: dict[str, Any] = {"pid": pid}
-        else:
-            pid = order["code_of"]
-            if children[pid] is None:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    children[pid] = os.waitstatus_to_exitcode(status)
-            answer = {"code": children[pid]}
-        print(json.dumps(answer), flush=True)
-    for pid, code in children.items():  # whoever ordered them is gone
-        if code is None:
-            os.kill(pid, signal.SIGKILL)
-
-
-def _child(log: str, environment: dict[str, str], constants: dict[str, float], delay: float, page: bool) -> None:
-    """The server's process. Never returns.
+def _run(environment: dict[str, str], constants: dict[str, float], delay: float, page: bool) -> None:
+    """The server's process.
 
     Args:
         page: with Gradio's page, which takes longer to build than all the rest.
         constants: of modules, by their full name; for waits that are too long for a test.
         delay: seconds before each piece of a reply.
     """
-    code: str | int | None = 1
-    try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for file, number in ((nothing, 0), (output, 1), (output, 2)):
-            os.dup2(file, number)
-        os.environ.update(environment)
-        for name, value in constants.items():
-            module, _, constant = name.rpartition(".")
-            assert hasattr(importlib.import_module(module), constant)
-            setattr(importlib.import_module(module), constant, value)
-        if not page:
-            setattr(app.main, "mount_ui", lambda made, _services: made)  # noqa: B010
-        engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay))  # type: ignore[assignment, misc]
-        deskmate(["serve"])
-        code = 0
-    except SystemExit as exit:
-        code = exit.code
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+    os.environ.update(environment)
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), constant)
+        setattr(importlib.import_module(module), constant, value)
+    if not page:
+        setattr(app.main, "mount_ui", lambda made, _services: made)  # noqa: B010
+    engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay))  # type: ignore[assignment, misc]
+    deskmate(["serve"])
 
 
 if __name__ == "__main__":
-    main()
+    serve_orders(_run)
