@@ -23,6 +23,7 @@ from app.settings import AppSettings
 from app.store.maintenance.migrate import migrate
 from engine import EngineSettings
 from engine.remote.sse import EventParser
+from testing.databases import create_migrated_file
 from testing.models import make_model
 
 Run = Callable[..., str]
@@ -360,11 +361,12 @@ print("imported:", sorted({"torch", "transformers", "gradio"} & set(sys.modules)
         "APP_SECRET_KEY": secrets.token_urlsafe(48),
         "APP_PORT": "0",
     }
+    if command != "db upgrade":
+        create_migrated_file(tmp_path / "data" / "deskmate.db")
     command_line = [sys.executable, "-c", check, *command.split()]
     root = Path(__file__).parents[3]
-    for needed in ([*command_line[:3], "db", "upgrade"], command_line):
-        done = subprocess.run(needed, capture_output=True, text=True, env=environment, cwd=root)
-        assert done.returncode == 0, done.stderr + done.stdout
+    done = subprocess.run(command_line, capture_output=True, text=True, env=environment, cwd=root)
+    assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.splitlines()[-1] == "imported: []"
 
 
