@@ -18,6 +18,8 @@ PROGRAMS = {
     "gemm_check.cpp": ["float32", "bfloat16", "int8", "int4"],
     "int8_attention_check.cpp": ["decode", "prefill", "bfloat16"],
 }
+#: Variants without code of their own: products of floats as one neighbour, of bytes as the other.
+BETWEEN = ("x86-64-v4-vnni",)
 #: A processor of QEMU for each variant that it can run; it knows no AVX-512.
 QEMU_CPUS = {
     "x86-64-v3": "Haswell",
@@ -44,7 +46,11 @@ def _check(program: str, *command: str) -> None:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
-    "variant", [*VARIANTS, Variant("baseline", platform.machine(), (), frozenset())], ids=lambda variant: variant.name
+    "variant",
+    [
+        pytest.param(variant, id=variant.name, marks=pytest.mark.full if variant.name in BETWEEN else ())
+        for variant in (*VARIANTS, Variant("baseline", platform.machine(), (), frozenset()))
+    ],
 )
 @pytest.mark.parametrize(
     "program", ["gemm_check.cpp", pytest.param("int8_attention_check.cpp", marks=pytest.mark.full)]
