@@ -32,9 +32,9 @@ def free_port() -> int:
 
 
 @cache
-def _fork_server() -> ForkServer:
-    """The parent of the servers, for all tests of this process."""
-    parent = ForkServer("tests.e2e.forked", ROOT, os.environ | ENVIRONMENT)
+def fork_server(module: str) -> ForkServer:
+    """The parent of processes that have imported what ``module`` imports, for all tests of this process."""
+    parent = ForkServer(module, ROOT, os.environ | ENVIRONMENT)
     atexit.register(parent.close)
     return parent
 
@@ -88,7 +88,7 @@ class Server:
 
     def _launch(self, arguments: list[str]) -> subprocess.Popen[bytes] | ForkedProcess:
         if self._program is None and self._environment is None:
-            return _fork_server().fork(self._log, arguments=arguments)
+            return fork_server("tests.e2e.forked").fork(self._log, arguments=arguments)
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, *(self._program or ("-m", "app")), *arguments],

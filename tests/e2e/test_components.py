@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +16,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.ui.components import Composer, Conversations
 from app.ui.components.component import FileComponent
-from tests.e2e.server import ROOT, free_port
+from tests.e2e.server import fork_server, free_port
+from tests.fork_server import ROOT, ForkedProcess
 
 START_SECONDS = 120
 EXAMPLE = re.compile(r"^```python\n((?:(?!```).)*?demo\.launch\(\)\n)```$", re.DOTALL | re.MULTILINE)
@@ -176,22 +174,14 @@ Start = Callable[..., str]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a script as a user does, and returns its address."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[ForkedProcess] = []
 
     def run(script: str, path: str = "/") -> str:
         file, log = tmp_path / "example.py", tmp_path / "log"
         file.write_text(script, encoding="utf-8")
         port = free_port()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "GRADIO_SERVER_PORT": str(port),
-            "GRADIO_ANALYTICS_ENABLED": "False",
-        }
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, str(file)], cwd=tmp_path, env=environment, stdout=output, stderr=output
-            )
+        environment = {"GRADIO_SERVER_PORT": str(port), "GRADIO_ANALYTICS_ENABLED": "False"}
+        process = fork_server("tests.e2e.forked_gradio").fork(log, script=str(file), environment=environment)
         started.append(process)
         url = f"http://127.0.0.1:{port}{path}"
         deadline = time.monotonic() + START_SECONDS
