@@ -14,7 +14,8 @@ from playwright.sync_api import APIResponse, Browser, BrowserContext, Request, e
 from testing.models import make_model
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.elsewhere import Elsewhere
-from tests.e2e.server import ROOT, Server
+from tests.e2e.server import Server
+from tests.fork_server import ROOT
 
 NewTab = Callable[..., ChatPage]
 NewBrowser = Callable[..., BrowserContext]

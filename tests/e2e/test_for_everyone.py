@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser, NewTab
 from tests.e2e.seed import seed_conversation
-from tests.e2e.server import ROOT, Server
+from tests.e2e.server import Server
+from tests.fork_server import ROOT
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 SCREENSHOTS = ROOT / "build" / "screenshots"

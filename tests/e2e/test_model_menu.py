@@ -14,8 +14,9 @@ from testing.hub import Hub
 from testing.models import make_model
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser, _started
-from tests.e2e.server import ROOT, Server
+from tests.e2e.server import Server
 from tests.e2e.test_for_everyone import SCREENSHOTS, _violations
+from tests.fork_server import ROOT
 
 #: Serves with another recommended list.
 _PROGRAM = """

@@ -18,7 +18,8 @@ from playwright.sync_api import expect
 from app.ui.gradio_patches import SWITCH
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
-from tests.e2e.server import ROOT, Server
+from tests.e2e.server import Server
+from tests.fork_server import ROOT
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 

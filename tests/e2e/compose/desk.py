@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tests.e2e.server import ROOT, free_port
+from tests.e2e.server import free_port
+from tests.fork_server import ROOT
 
 #: All that a server needs of this project.
 FOLDER = (

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from tests.e2e.compose.desk import ComposeProject
-from tests.e2e.server import ROOT
+from tests.fork_server import ROOT
 
 MODEL = "models/guide"
 SCRIPT = ROOT / "benchmarks" / "decode_speed.py"
