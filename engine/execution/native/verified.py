@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,7 @@ def _description(tokenizer: Any) -> dict[str, object]:
     }
 
 
+@cache  # a look-up reads folders, and there are several per model
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
