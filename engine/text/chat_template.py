@@ -55,6 +55,7 @@ class RenderedPrompt(NamedTuple):
 
     text: str  #: the text that the chat template rendered; empty if the tokenizer never produces it
     token_ids: list[int]  #: token ids of the whole text
+    num_messages: int  #: of the conversation
 
 
 class ChatTemplate:
@@ -184,7 +185,7 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"The model's chat template does not accept this conversation: {error}"
             ) from error
-        return RenderedPrompt(text, tokens)
+        return RenderedPrompt(text, tokens, len(messages))
 
     def num_shared(self, messages: Sequence[ChatMessage], token_ids: Sequence[int]) -> int:
         """Counts the first token ids of a conversation that depend on no user's text.
@@ -336,7 +337,7 @@ class ChatTemplate:
         """
         if rendered == previous.text and rendered:
             return previous.token_ids
-        if not replies or replies[-1].index != len(messages) - 2:
+        if previous.num_messages != len(messages) - 2 or not replies or replies[-1].index != len(messages) - 2:
             return None
         start, reply = len(previous.text), messages[-2]["content"]
         if not (start and rendered.startswith(previous.text) and rendered.startswith(reply, start)):

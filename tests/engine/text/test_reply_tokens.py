@@ -169,6 +169,16 @@ def test_a_prompt_is_the_same_when_the_turns_before_were_rendered(name: str, dat
         contents.append((text, ids) if data.draw(st.booleans()) else text)
 
 
+def test_a_reply_keeps_its_place_behind_another_with_the_same_text() -> None:
+    """The prompt that is known is that of two turns before, and the reply that follows it has no ids of its own."""
+    tokenizer, template = tokenizer_for("bytes before"), template_for("bytes before")
+    ids = tokenizer.convert_tokens_to_ids(["<0x28>"])
+    assert spelled(tokenizer, ids) == "("
+    assert tokenizer.encode("(", add_special_tokens=False) != ids
+    messages = said("<", "(", "<", ("(", ids), "<")
+    assert template.render(messages, template.render(said("<"))) == template.render(messages)
+
+
 def test_of_a_conversation_that_goes_on_only_the_new_turn_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tokenizer_for("byte-level")
     template = ChatTemplate(tokenizer)
