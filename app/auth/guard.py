@@ -8,7 +8,6 @@ Handlers rely on the guard and check nothing of this again.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
 from app.auth.gradio_calls import check_call
@@ -25,21 +24,19 @@ from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
 from app.auth.refusals import RequestRefused, not_signed_in, refusal_response
+from app.auth.request_body import (
+    BODY_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_OPEN_BODY_BYTES,
+    MAX_UPLOAD_BYTES,
+    limit_upload,
+    read_body,
+    replay_body,
+)
 from app.auth.revocable import RevocableRequests, run_until_revoked
 from app.domain.roles import UserRole
-from app.errors import StorageUnavailable, TooLarge
+from app.errors import StorageUnavailable
 
-#: Maximum size of a request body; a larger one is refused with 413.
-MAX_BODY_BYTES = 4 * 1024 * 1024
-#: Maximum size of an uploaded file.
-MAX_UPLOAD_BYTES = 200 * 1024 * 1024
-#: Maximum size of a body on routes that need no sign-in.
-MAX_OPEN_BODY_BYTES = 64 * 1024
-#: Time for a body to arrive: enough for a slow line, too short to hold connections open. A slower one gets 408. For
-#: uploads, the time between two pieces.
-BODY_SECONDS = 60.0
-#: Upper bound on what is read and discarded of an upload that is too large, as a multiple of its limit.
-_MAX_DISCARDED_FACTOR = 10
 _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded bodies without a preflight, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
@@ -66,7 +63,7 @@ class Guard:
     ) -> None:
         """Args:
         allowed_hosts: accepted ``Host`` names, besides the loopback names.
-        body_seconds: see :data:`BODY_SECONDS`.
+        body_seconds: see :data:`app.auth.request_body.BODY_SECONDS`.
         max_revocable_per_user: maximum responses of ``revocable`` rules in flight per user; None is unlimited.
         public_endpoints: returns the ids (``fn_index``) of the Gradio endpoints that API keys may run.
         endpoints: returns the ids of all Gradio endpoints in Python, each with the number of values it takes; calls
@@ -108,18 +105,16 @@ class Guard:
             body = b""
             if rule.upload:
                 _check_content_type(scope, _UPLOADS)
-                receive = _limited(receive, self._max_upload_bytes, _declared_size(scope), self._body_seconds)
+                receive = limit_upload(scope, receive, self._max_upload_bytes, self._body_seconds)
             elif scope["method"] not in SAFE_METHODS:
-                open_to_all = rule.access is Access.OPEN
-                read = await self._read_body(
-                    scope, receive, MAX_OPEN_BODY_BYTES if open_to_all else self._max_body_bytes
-                )
+                limit = MAX_OPEN_BODY_BYTES if rule.access is Access.OPEN else self._max_body_bytes
+                read = await read_body(scope, receive, limit, self._body_seconds)
                 if read is None:  # the client left
                     return
                 body = read
                 if body:
                     _check_content_type(scope, _JSON)
-                receive = _replay(body, receive)
+                receive = replay_body(body, receive)
             if identity is not None:
                 self._check_endpoint(rule, body, identity)
                 self._check_session(rule, scope, body, identity)
@@ -190,30 +185,6 @@ class Guard:
         _authorize(rule, identity)
         return identity
 
-    async def _read_body(self, scope: Scope, receive: Receive, limit: int) -> bytes | None:
-        """Reads the whole body, so that the limit holds for every route; None if the client disconnects first."""
-        if _declared_size(scope) > limit:
-            raise _too_large_refusal(limit)
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    chunk = message.get("body", b"")
-                    size += len(chunk)
-                    if size > limit:
-                        raise _too_large_refusal(limit)
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        return b"".join(chunks)
-        except TimeoutError:
-            raise RequestRefused(
-                408, "too_slow", "The request took too long to arrive. Send it again.", Connection="close"
-            ) from None
-
     def _check_endpoint(self, rule: Rule, body: bytes, identity: Identity) -> None:
         """Refuses an API key that names another endpoint than a public one: the rest are the page's own."""
         if identity.key_id is None or not rule.runs_endpoint:
@@ -266,45 +237,6 @@ def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
     )
 
 
-def _declared_size(scope: Scope) -> int:
-    declared = Headers(scope=scope).get("content-length", "")
-    return int(declared) if declared.isdecimal() else 0
-
-
-def _too_large_refusal(limit: int) -> RequestRefused:
-    return RequestRefused(413, TooLarge.code, _too_large(limit), Connection="close")
-
-
-def _too_large(limit: int) -> str:
-    return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less in one request."
-
-
-def _limited(receive: Receive, limit: int, declared: int, timeout_s: float) -> Receive:
-    """Wraps ``receive`` for a route that reads its body itself: raises ``TooLarge`` if the body exceeds ``limit``.
-
-    A ``declared`` Content-Length counts too. A client that sends nothing for ``timeout_s`` seconds is reported as
-    disconnected.
-    """
-    size = 0
-
-    async def counted() -> Message:
-        nonlocal size
-        try:
-            message = await asyncio.wait_for(receive(), timeout_s)
-        except TimeoutError:
-            return {"type": "http.disconnect"}
-        size += len(message.get("body", b""))
-        if max(size, declared) <= limit:
-            return message
-        # If the connection closed at once, the browser could not read the response: it is still sending.
-        while message.get("more_body", False) and size < limit * _MAX_DISCARDED_FACTOR:
-            message = await receive()
-            size += len(message.get("body", b""))
-        raise TooLarge(_too_large(limit))
-
-    return counted
-
-
 def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
     """Returns every Gradio session that the request names; none for a body that Gradio will refuse anyway."""
     if rule.session is SessionIn.PATH:
@@ -326,17 +258,3 @@ def _fields(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return read if isinstance(read, dict) else None
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Returns a ``receive`` that yields the body that was read, then what really arrives (the disconnect)."""
-    replayed = False
-
-    async def again() -> Message:
-        nonlocal replayed
-        if not replayed:
-            replayed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return again

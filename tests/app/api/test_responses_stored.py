@@ -15,7 +15,7 @@ from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from app.auth.guard import MAX_BODY_BYTES
+from app.auth.request_body import MAX_BODY_BYTES
 from app.domain.accounts import Scope
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.roles import UserRole

@@ -19,7 +19,7 @@ from app.api.openai.responses.items import (
     ReferenceOrItem,
 )
 from app.api.openai.responses.output import item_id
-from app.auth.guard import MAX_BODY_BYTES
+from app.auth.request_body import MAX_BODY_BYTES
 from app.domain.responses import place_of_item
 from app.errors import NotFound
 from app.services.responses import Responses
