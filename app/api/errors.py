@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from app.api.field_errors import requirement_of, union_members
 from app.error_format import error_response, is_openai_path
 from app.errors import AppError, TooManyRequests
 
@@ -38,8 +39,8 @@ def install_error_handlers(app: FastAPI) -> None:
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
     """Handles ``RequestValidationError``: says which field is not valid, without repeating it."""
     assert isinstance(error, RequestValidationError)
-    status = 400 if is_openai_path(request.url.path) else 422
-    message, field = describe_invalid(error.errors())
+    describe, status = (describe_in_v1, 400) if is_openai_path(request.url.path) else (describe_invalid, 422)
+    message, field = describe(error.errors())
     return error_response(request.url.path, status, "invalid_input", message, param=field)
 
 
@@ -50,27 +51,59 @@ MAX_PATH_LENGTH = 200
 
 
 def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """Converts the first of Pydantic's errors to a sentence, and returns it with the path of its field, if any."""
+    """Converts the first of Pydantic's errors to a sentence, and returns it with the path of its field, if any.
+
+    The page replaces the field's name, and the reason, by words of its own.
+    """
     first = errors[0]
-    if first["type"] == "json_invalid":
-        return "The body is not valid JSON.", None
-    path = [part for part in first["loc"] if part not in ("body", "query", "path", "header") and not _is_tag(part)]
-    if first["type"] == "unsupported_parameter":  # see app.api.openai.fields.unsupported
-        param = first["ctx"]["param"]
+    field = _path_of(first)
+    sentence = _general_sentence(first, field)
+    if sentence is not None:
+        return sentence
+    if not field:
+        return f"The request is not valid: {first['msg']}.", None
+    reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"The field '{field}' is not valid: {reason}.", field
+
+
+def describe_in_v1(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """As :func:`describe_invalid`, for programs: the sentence is complete, and none of Pydantic's."""
+    first = errors[0]
+    members = union_members(errors)
+    field = _path_of({**first, "loc": first["loc"][:-1]} if members else first)
+    sentence = _general_sentence(first, field)
+    if sentence is not None:
+        return sentence
+    if first["type"] == "value_error":  # ours, which begins with the name of the field
+        message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+        return f"{message}.", field or message.partition(" ")[0]
+    requirement = f"must be {members}" if members else requirement_of(first)
+    return (f"The field '{field}' {requirement}.", field) if field else (f"The body {requirement}.", None)
+
+
+def _path_of(error: Any) -> str:
+    path = [part for part in error["loc"] if part not in ("body", "query", "path", "header") and not _is_tag(part)]
+    if error["type"] == "unsupported_parameter":  # see app.api.openai.fields.unsupported
+        param = error["ctx"]["param"]
         if path and path[-1] == param.partition("[")[0].partition(".")[0]:
             path.pop()  # the field's own validator raised it, and named the field again
         path.append(param)
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-    if first["type"] == "unsupported_parameter":
-        return str(first["ctx"]["sentence"]).replace("{param}", field[:MAX_PATH_LENGTH]), field
-    if not field:
-        return f"The request is not valid: {first['msg']}.", None
-    if first["type"] == "missing":
-        return f"The field '{field}' is missing.", field
-    if first["type"] == "extra_forbidden":
-        return f"Unknown field '{field}'. Leave it out.", field
-    reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    return f"The field '{field}' is not valid: {reason}.", field
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _general_sentence(error: Any, field: str) -> tuple[str, str | None] | None:
+    """Returns the sentence and the path of an error that is the same to the page and to programs."""
+    match error["type"]:
+        case "json_invalid":
+            return "The body is not valid JSON.", None
+        case "unsupported_parameter":
+            return str(error["ctx"]["sentence"]).replace("{param}", field[:MAX_PATH_LENGTH]), field
+        case "missing" if field:
+            return f"The field '{field}' is missing.", field
+        case "extra_forbidden" if field:
+            return f"Unknown field '{field}'. Leave it out.", field
+        case _:
+            return None
 
 
 def _is_tag(part: object) -> bool:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from app.api.errors import describe_invalid
+from app.api.errors import describe_in_v1
 from app.api.openai.best_of import best_replies, check_best_of
 from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
@@ -47,7 +47,7 @@ def read_request(content: dict[str, Any] | None) -> BaseCompletionRequest:
     try:
         request = _REQUESTS[url].model_validate(body)
     except ValidationError as error:
-        message, field = describe_invalid(error.errors())
+        message, field = describe_in_v1(error.errors())
         raise OpenAIError(400, "invalid_input", message, field) from error
     if request.stream:
         raise OpenAIError(400, "invalid_value", "A file of replies is not streamed. Leave 'stream' out.", "stream")

@@ -190,6 +190,12 @@ MESSAGE_FIELDS: Final[Mapping[str, NoOp]] = {
 PART_FIELDS: Final[Mapping[str, NoOp]] = dict.fromkeys(("annotations", "cache_control", "logprobs"), _LABEL)
 
 
+MAX_ENTRIES = 10_000
+"""Maximum entries of an object or a list of a request, since no other request runs while they are looked at; more are
+refused. Messages and items are counted with the content parts and tool calls in them."""
+_LISTS_IN_INPUTS: Final = ("content", "tool_calls", "output", "summary")
+
+
 class Lenient(BaseModel):
     """Base of request models: checks the types of known fields, and keeps unknown ones to be listed."""
 
@@ -197,16 +203,24 @@ class Lenient(BaseModel):
 
     #: Recognised fields without effect. The model's own fields take precedence.
     no_ops: ClassVar[Mapping[str, NoOp]] = {}
+    #: Fields with a limit of their own instead of :data:`MAX_ENTRIES`.
+    unlimited: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _without_no_ops(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if len(data) > MAX_ENTRIES:
+            raise PydanticCustomError(
+                "too_many", "it has {size} fields; the maximum is {limit}", {"size": len(data), "limit": MAX_ENTRIES}
+            )
         kept = {}
         for name, value in data.items():
             known = None if name in cls.model_fields else cls.no_ops.get(name)
             if known is None:
+                if isinstance(value, list | dict) and name not in cls.unlimited:
+                    _check_number_of_entries(name, len(value))
                 for text in value if isinstance(value, list) and value and isinstance(value[0], str) else [value]:
                     if isinstance(text, str):
                         checked_text(name, text)
@@ -252,6 +266,24 @@ def checked_text(param: str, value: str) -> str:
     except UnicodeEncodeError:
         raise unsupported(param, "The field '{param}' is not valid text: it holds half of a surrogate pair.") from None
     return value
+
+
+def check_number_of_inputs(param: str, inputs: list[Any]) -> None:
+    """Checks the number of a request's messages or items, as they came and before each of them is parsed.
+
+    Raises:
+        PydanticCustomError: there are too many, with their content parts and tool calls.
+    """
+    size = len(inputs)
+    for one in inputs if size <= MAX_ENTRIES else ():
+        parts = (one.get(name) for name in _LISTS_IN_INPUTS) if isinstance(one, dict) else ()
+        size += sum(len(each) for each in parts if isinstance(each, list))
+    _check_number_of_entries(param, size)
+
+
+def _check_number_of_entries(param: str, size: int) -> None:
+    if size > MAX_ENTRIES:
+        raise unsupported(param, f"The field '{{param}}' has {size} entries; the maximum is {MAX_ENTRIES}. Send fewer.")
 
 
 def _is_same(value: object, neutral: object) -> bool:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PlainValidator, StringConstraints, model_validator
+from pydantic import Field, PlainValidator, StringConstraints, field_validator, model_validator
 
-from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, checked_text, unsupported
+from app.api.openai.fields import (
+    MESSAGE_FIELDS,
+    PART_FIELDS,
+    Lenient,
+    check_number_of_inputs,
+    checked_text,
+    unsupported,
+)
 from app.api.openai.thinking import ThinkingInput
 from app.api.openai.tools import MAX_ID_LENGTH, ToolCallParam, ToolInput
 from engine import ChatMessage, ChatOptions, ToolChoiceMode
@@ -130,6 +137,13 @@ class ChatInput(ToolInput, ThinkingInput):
         None, description="Continue the last message, which is a reply; the response holds only the new text."
     )
     add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to start one.")
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _messages_are_few(cls, messages: Any) -> Any:
+        if isinstance(messages, list):
+            check_number_of_inputs("messages", messages)
+        return messages
 
     @model_validator(mode="after")
     def _begins_or_continues(self) -> ChatInput:

@@ -258,6 +258,11 @@ class ChatCompletionRequest(BaseCompletionRequest, ChatInput):
         None, description="How many of the likeliest tokens to return for each reply token."
     )
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {**super().names, "max_tokens": limit}
+
     @model_validator(mode="after")
     def _one_limit(self) -> ChatCompletionRequest:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
@@ -290,6 +295,8 @@ def _prompts(value: object) -> list[Prompt]:
 def _list_of_prompts(value: object) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise unsupported("prompt", "The field '{param}' must be a string, token ids, or a list of such prompts.")
+    if len(value) > MAX_CHOICES:
+        raise unsupported("prompt", f"The field '{{param}}' has {len(value)} prompts; the maximum is {MAX_CHOICES}.")
     return value
 
 
@@ -298,6 +305,8 @@ def _is_token_ids(value: object) -> bool:
 
 
 class CompletionRequest(BaseCompletionRequest):
+    unlimited = frozenset({"prompt"})
+
     prompt: Annotated[
         list[Prompt], PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])
     ] = Field(

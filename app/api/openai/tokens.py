@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Response
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, FailFast, Field, Tag
 
 from app import __version__
 from app.api.deps import ServicesDep
@@ -39,8 +39,10 @@ class TokenizeChatRequest(_Tokenize, ChatInput):
 
 
 class DetokenizeRequest(Lenient):
+    unlimited = frozenset({"tokens"})
+
     model: str | None = Field(None, description="Default: the loaded model.")
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], FailFast()]
 
 
 _TEXT, _CHAT = f"{UNION_TAG}text", f"{UNION_TAG}chat"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.api.errors import describe_invalid
+from app.api.errors import describe_in_v1
 from app.api.openai.requests import ChatCompletionRequest
 
 REQUEST: dict[str, Any] = {
@@ -110,7 +110,7 @@ def test_a_request_is_taken_or_refused_at_its_place(changes: list[tuple[tuple[An
     try:
         request = ChatCompletionRequest.model_validate(body)
     except ValidationError as error:
-        message, _param = describe_invalid(error.errors())
+        message, _param = describe_in_v1(error.errors())
         assert message.endswith(".")
         assert len(message) < 1000
         return

@@ -13,7 +13,7 @@ import pytest_asyncio
 from openai.types.responses import Response as OpenAIResponse
 from pydantic import BaseModel
 
-from app.api.openai.responses.items import MAX_ITEMS
+from app.api.openai.fields import MAX_ENTRIES
 from engine import (
     ChatOptions,
     EngineError,
@@ -244,7 +244,7 @@ async def test_fields_that_ask_for_nothing(live: RunningApp, fields: dict[str, A
         ({"service_tier": "flex"}, "service_tier", "tier"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "not supported"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "in full"),
-        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "not valid"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "must be"),
         ({"reasoning": {"effort": "none"}, "enable_thinking": True}, "enable_thinking", "contradict"),
         ({"include": ["file_search_call.results"]}, "include[0]", "file_search_call.results"),
         ({"include": "x"}, "include", "list"),
@@ -278,9 +278,9 @@ async def test_fields_that_ask_for_nothing(live: RunningApp, fields: dict[str, A
         ({"input": [{"type": 5}]}, "input[0].type", "no string"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id", "no stored response"),
         ({"input": []}, "input", "missing or empty"),
-        ({"store": "yes"}, "store", "boolean"),
+        ({"store": "yes"}, "store", "true or false"),
         ({"input": [{"role": "user", "content": "a"}, {"type": "web_search_call"}]}, "input[1].type", "one of message"),
-        ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role", "not valid"),
+        ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role", "must be"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -300,7 +300,7 @@ async def test_fields_that_ask_for_nothing(live: RunningApp, fields: dict[str, A
             "input[0].content[0].type",
             "reasoning_text",
         ),
-        ({"input": [{"role": "user", "content": "a"}] * (MAX_ITEMS + 1)}, "input", str(MAX_ITEMS)),
+        ({"input": [{"role": "user", "content": "a"}] * (MAX_ENTRIES + 1)}, "input", str(MAX_ENTRIES)),
         ({"model": "other"}, "model", "does not exist"),
     ],
 )

@@ -7,13 +7,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, StringConstraints, Tag
 
 from app.api.errors import UNION_TAG
-from app.api.openai.fields import Lenient, checked_text, unsupported
+from app.api.openai.fields import Lenient, check_number_of_inputs, checked_text, unsupported
 from app.api.openai.messages import TextPart, parse_content
 from app.api.openai.responses.fields import ITEM_FIELDS
 from app.api.openai.tools import MAX_ID_LENGTH, parse_arguments
-
-MAX_ITEMS = 10_000
-"""Maximum items of a request's input; more are refused."""
 
 _CallId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH)]
 
@@ -139,8 +136,7 @@ def _items(value: object) -> object:
         return [{"role": "user", "content": checked_text("input", value)}]
     if not isinstance(value, list):
         raise unsupported("input", "The field '{param}' must be a string or a list of items.")
-    if len(value) > MAX_ITEMS:
-        raise unsupported("input", f"The field '{{param}}' has {len(value)} items; the maximum is {MAX_ITEMS}.")
+    check_number_of_inputs("input", value)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             raise unsupported(f"input[{index}]", "The field '{param}' must be an item, an object.")
