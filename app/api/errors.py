@@ -33,7 +33,21 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-        return error_response(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+        message = _unreadable_body(error.__cause__) or str(error.detail)
+        return error_response(request.url.path, error.status_code, code, message, headers=error.headers)
+
+
+def _unreadable_body(cause: BaseException | None) -> str | None:
+    """Says why FastAPI could not read a body, of which its own sentence tells nothing."""
+    match cause:
+        case RecursionError():
+            return "The body is nested too deep. Flatten it."
+        case UnicodeDecodeError():
+            return "The body is not valid UTF-8."
+        case ValueError():
+            return "The body holds a number with too many digits."
+        case _:
+            return None
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:

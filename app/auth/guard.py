@@ -196,8 +196,10 @@ class Guard:
 
     def _check_call(self, rule: Rule, body: bytes) -> None:
         """Refuses a call that no Gradio endpoint takes. Comes last: in another user's session, every call is a 404."""
+        if not rule.runs_endpoint or self._endpoints is None:
+            return
         fields = _fields(body)
-        if rule.runs_endpoint and fields is not None and self._endpoints is not None:
+        if fields is not None:
             check_call(fields, self._endpoints())
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes, identity: Identity) -> None:

@@ -251,8 +251,10 @@ class RequestProcessor:
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, options: ChatOptions | None
     ) -> bool:
         """Whether :meth:`render_chat` takes less time than handing it to a thread."""
-        # New lists of words and new grammars take a while to build.
-        if (params and (params.forbidden_words or params.structured)) or (options and options.tools):
+        # New lists of words, expressions and grammars take a while to build.
+        if params and (params.forbidden_words or params.stop_regex or params.structured):
+            return False
+        if options and options.tools:
             return False
         return self._template.is_fast_to_render(messages)
 

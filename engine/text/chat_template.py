@@ -44,10 +44,13 @@ MAX_SHARED_CHARACTERS = 1 << 22
 """Characters of all cache keys of those openings together. Beyond it the oldest is evicted."""
 
 MAX_INLINE_CHARACTERS = 4000
-"""Characters of a conversation that is rendered without a thread.
+"""Characters of a conversation that is rendered without a thread, with its calls and thinking.
 
 Rendering that many takes one or two milliseconds at most.
 """
+
+MESSAGE_CHARACTERS = 20
+"""A message counts as so many characters, beside its texts."""
 
 
 class RenderedPrompt(NamedTuple):
@@ -114,11 +117,8 @@ class ChatTemplate:
 
     def is_fast_to_render(self, messages: Sequence[ChatMessage]) -> bool:
         """Whether rendering takes less time than handing it to a thread, and no other thread holds the tokenizer."""
-        contents = [message.get("content") for message in messages]
-        return (
-            sum(len(content) for content in contents if isinstance(content, str)) <= MAX_INLINE_CHARACTERS
-            and not self._lock.locked()
-        )
+        size = sum(map(_num_characters, messages)) + MESSAGE_CHARACTERS * len(messages)
+        return size <= MAX_INLINE_CHARACTERS and not self._lock.locked()
 
     @property
     def source(self) -> str:
@@ -413,6 +413,13 @@ class ChatTemplate:
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Returns each token as the vocabulary spells it; empty for ids that the tokenizer does not know."""
         return [str(token or "") for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
+
+
+def _num_characters(message: ChatMessage) -> int:
+    """Counts the characters that rendering a message has to look at; 0 for a malformed one, which it refuses."""
+    arguments = sum(len(call.arguments) for call in message.get("tool_calls", ()))
+    texts = (message.get("content"), message.get("reasoning"))
+    return arguments + sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _num_common(one: Sequence[object], other: Sequence[object]) -> int:

@@ -89,17 +89,17 @@ def check_json_size(path: str, value: object, max_bytes: int) -> None:
 
 
 def _depth_exceeds(value: object, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
         level = [
             inner
             for one in level
-            if isinstance(one, dict | list)
             for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict) or isinstance(inner, list)  # noqa: SIM101 - twice as fast, for large lists
         ]
         if not level:
             return False
-    return True
+    return any(level)
 
 
 def _inner_schemas(path: str, keyword: str, value: object) -> Sequence[tuple[str, Any]]:

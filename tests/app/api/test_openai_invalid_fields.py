@@ -139,3 +139,22 @@ async def test_a_prompt_of_many_tokens_is_taken() -> None:
 async def test_the_first_wrong_token_ends_the_check(live: RunningApp) -> None:
     answer = await live.http.post("/detokenize", json={"tokens": [1, "x"] * MANY})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens[1]")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"prompt": "a"', "The body is not valid JSON."),
+        (b'{"prompt": "\xff"}', "The body is not valid UTF-8."),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "The body holds a number with too many digits."),
+        (b'{"prompt": "a", "x": ' + b"[" * 9000 + b"]" * 9000 + b"}", "The body is nested too deep. Flatten it."),
+        (b"[]", "The body must be an object."),
+        (b"null", "The body must be an object."),
+    ],
+    ids=["cut off", "encoding", "digits", "nesting", "a list", "null"],
+)
+async def test_a_body_that_cannot_be_read_is_refused_with_the_reason(
+    live: RunningApp, body: bytes, sentence: str
+) -> None:
+    answer = await live.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, sentence)

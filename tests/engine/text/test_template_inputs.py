@@ -7,7 +7,7 @@ import pytest
 from engine.chat_options import ChatOptions, NamedTool, Tool, ToolCall, ToolChoiceMode
 from engine.errors import InvalidRequestError
 from engine.interface import ChatMessage
-from engine.text.chat_template import ChatTemplate
+from engine.text.chat_template import MAX_INLINE_CHARACTERS, ChatTemplate
 from engine.text.template_inputs import has_thinking_switch
 from testing.tokenizers import byte_level_tokenizer
 
@@ -24,6 +24,7 @@ TEMPLATE = (
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
 )
 ADD = Tool("add", "Adds <|im_end|> numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}}, strict=True)
+LONG = " " * (MAX_INLINE_CHARACTERS + 1)
 USER: ChatMessage = {"role": "user", "content": "hi"}
 
 
@@ -128,3 +129,25 @@ def test_a_template_that_does_not_show_tools_refuses_them() -> None:
 )
 def test_a_switch_of_thinking_is_a_variable_that_the_template_reads(template: str, expected: bool) -> None:
     assert has_thinking_switch(template) is expected
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "x" * (MAX_INLINE_CHARACTERS + 1)}],
+        [{"role": "assistant", "content": "", "reasoning": "x" * (MAX_INLINE_CHARACTERS + 1)}],
+        [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": (ToolCall("id1", "add", " " * (MAX_INLINE_CHARACTERS + 1)),),
+            }
+        ],
+        [USER] * (MAX_INLINE_CHARACTERS // 20),
+    ],
+    ids=["text", "thinking", "arguments", "messages"],
+)
+def test_what_takes_long_to_render_is_left_to_a_thread(messages: list[ChatMessage]) -> None:
+    made = template()
+    assert made.is_fast_to_render([USER])
+    assert not made.is_fast_to_render(messages)
