@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
+from engine.sampling.grammar_errors import reason_of
 from engine.sampling.structural_tags import write_structural_tag
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
 from engine.text.reply_formats.grammar import write_thinking_before
@@ -40,8 +41,6 @@ _INITIAL_LEXER_FUEL = 1_000_000  # llguidance states 50,000 a millisecond, so co
 _STEP_LEXER_FUEL = 200_000  # 14,000 a millisecond: about 14 ms for one token
 _MAX_GRAMMAR_SIZE = 500_000  # symbols
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_IN_GRAMMAR = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")
-_UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
 class GrammarCompiler:
@@ -109,17 +108,17 @@ class GrammarCompiler:
             self._tokenizer = self._make_tokenizer()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
         if matcher.is_error():
-            raise _refusal(structure.kind, _reason(matcher.get_error()))
+            raise _refusal(structure.kind, reason_of(matcher.get_error()))
         probe = matcher.deep_copy()
         forced = probe.compute_ff_tokens()
         mask = np.frombuffer(probe.compute_bitmask(), dtype=np.uint8)
         if probe.is_error():
-            raise _refusal(structure.kind, _reason(probe.get_error()))
+            raise _refusal(structure.kind, reason_of(probe.get_error()))
         if not mask.any() or probe.stop_reason() == "NoExtensionBias":
             raise _refusal(structure.kind, "no text can match it")
         # A value that must hold itself forces a text without end.
         if forced and not probe.consume_tokens(forced):
-            raise _refusal(structure.kind, _reason(probe.get_error()))
+            raise _refusal(structure.kind, reason_of(probe.get_error()))
         return Grammar(matcher, self._vocab_size)
 
 
@@ -200,7 +199,7 @@ def _as_lark(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # it raises Exception itself, for a rule that is missing
-        raise _refusal(StructureKind.GRAMMAR, _reason(str(error))) from error
+        raise _refusal(StructureKind.GRAMMAR, reason_of(str(error))) from error
 
 
 def _read_json(kind: StructureKind, text: str) -> Any:
@@ -268,22 +267,6 @@ _NAMES = {
 
 def _refusal(kind: StructureKind, reason: str) -> InvalidRequestError:
     return InvalidRequestError(f"structured holds a {_NAMES[kind]} that cannot be used: {reason}.")
-
-
-def _reason(message: str) -> str:
-    """Returns the first lines of llguidance's message as one, without its own prefix and suffix."""
-    if message.startswith("NoExtension"):
-        return "no text can match it"
-    message = _IN_GRAMMAR.sub("", message).partition("\n")[0] if _IN_GRAMMAR.match(message) else message
-    unknown = _UNKNOWN_KEYWORDS.fullmatch(message.strip())
-    if unknown:
-        return f"these keywords of JSON Schema are not supported: {unknown[1]}"
-    if message.startswith("oneOf constraints are not supported"):
-        return 'the keyword "oneOf" is supported only where its schemas exclude each other; use "anyOf" instead'
-    if message.startswith("Failed to generate regex for"):
-        return '"minimum", "maximum", "exclusiveMinimum" or "exclusiveMaximum" has too many digits'
-    lines = [line.strip() for line in message.replace("<non-verbose/>", "").split("\n") if line.strip()]
-    return " ".join(lines[:3]).rstrip(".")[:300]
 
 
 class _Words:

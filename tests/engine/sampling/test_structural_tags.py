@@ -173,7 +173,7 @@ def test_tags_of_special_tokens_are_held_by_their_ids() -> None:
         ({"format": {"type": "any_text", "max_tokens": 5}}, "format.max_tokens is not supported"),
         ({"format": {"type": "any_text", "excludes": ["x"]}}, "format.excludes is not supported"),
         ({"format": {"type": "any_text", "excludes": 3}}, "format.excludes is not supported"),
-        ({"format": {"type": "regex", "pattern": "("}}, "regex"),
+        ({"format": {"type": "regex", "pattern": "("}}, "malformed"),
         ({"format": {"type": "regex", "pattern": "a" * 20_000}}, "at most 16,384"),
         ({"format": {"type": "grammar", "grammar": "root ::= x"}}, "x"),
         ({"format": {"type": "sequence", "elements": []}}, "format.elements must be a list that is not empty"),

@@ -1,0 +1,64 @@
+"""What the grammar library says becomes one plain sentence, without its places, excerpts and panics."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from engine.errors import InvalidRequestError
+from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_errors import MAX_REASON_CHARS, reason_of
+from engine.structured_output import StructuredOutput, StructureKind
+
+TOO_LARGE = "it is too large to follow"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    tokens = [bytes([value]) for value in range(256)] + [b"<eos>"]
+    return GrammarCompiler(lambda: make_ll_tokenizer(tokens, [256], [256], lambda text: list(text.encode())), 257)
+
+
+def tag_with_ends(number: int) -> str:
+    ends = [f"{index:05}" for index in range(number)]
+    return json.dumps({"format": {"type": "tag", "begin": "<", "content": {"type": "any_text"}, "end": ends}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition", "reason"),
+    [
+        (StructureKind.REGEX, "(", "the expression is malformed: unclosed group"),
+        (StructureKind.REGEX, r"a\b", "look-around and word boundaries are not supported"),
+        (StructureKind.REGEX, r"(a)\1", "the expression is malformed: backreferences are not supported"),
+        (StructureKind.REGEX, "(" * 400 + ")" * 400, "the expression is malformed: exceed"),
+        (StructureKind.GRAMMAR, "start: a", "it names the rule a, which it does not define"),
+        (StructureKind.GRAMMAR, "root ::= x", "it names the rule x, which it does not define"),
+        (StructureKind.GRAMMAR, "start: <tool>", 'the model has no special token "<tool>"'),
+        (StructureKind.GRAMMAR, 'start: "a" start | start start', TOO_LARGE),
+        (StructureKind.GRAMMAR, f'start: {"(" * 3000}"a"{")" * 3000}', "it is nested too deep"),
+        (StructureKind.JSON_SCHEMA, '{"pattern": "("}', "the expression is malformed: unclosed group"),
+        (StructureKind.JSON_SCHEMA, '{"$ref": "http://a"}', "http://a lies outside of it"),
+        (StructureKind.JSON_SCHEMA, '{"not": {}}', 'these keywords of JSON Schema are not supported: "not"'),
+        (StructureKind.STRUCTURAL_TAG, tag_with_ends(2000), TOO_LARGE),
+    ],
+)
+def test_the_reason_is_in_plain_words(
+    compiler: GrammarCompiler, kind: StructureKind, definition: str, reason: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        compiler.compile(StructuredOutput(kind, definition))
+    said = str(refused.value)
+    assert f"cannot be used: {reason}" in said
+    assert not re.search(r"\n|\^|\d\(\d+\)|\d \| |parse error|limit \d", said), said
+
+
+def test_a_panic_is_not_shown() -> None:
+    said = reason_of("panicked at earley/parser.rs:123:45:\ncalled `Option::unwrap()` on a `None` value")
+    assert said.startswith(TOO_LARGE)
+
+
+def test_other_words_are_cut_to_their_first_line() -> None:
+    assert reason_of("at 1(8): something new.\n   1 | start\n       ^") == "something new"
+    assert len(reason_of("x" * 5000)) == MAX_REASON_CHARS
