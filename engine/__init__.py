@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.gguf.files import quantization_in_name
     from engine.model.gguf.summary import GgufSummary, summarize_gguf
-    from engine.model.load import prepare_model
+    from engine.model.load import better_memory_limit, prepare_model
     from engine.model.quantized.writer import quantize_checkpoint
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
@@ -135,6 +135,7 @@ __all__ = [
     "WeightFormat",
     "adapter_memory",
     "available_host_memory",
+    "better_memory_limit",
     "check_context",
     "describe_native_decoder",
     "fetch_model",
@@ -162,6 +163,7 @@ _MODULES = {
     "WeightFormat": "engine.model.sizing",
     "adapter_memory": "engine.model.adapter_files",
     "available_host_memory": "engine.device.host_memory",
+    "better_memory_limit": "engine.model.load",
     "check_context": "engine.model.sizing",
     "describe_native_decoder": "engine.execution.native.build",
     "fetch_model": "engine.model.download",

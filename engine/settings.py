@@ -89,6 +89,12 @@ class EngineSettings(BaseSettings):
     kv_cache_memory: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of free memory."
     )
+    memory_limit_variable: str | None = Field(
+        None,
+        min_length=1,
+        description="The variable of .env that sets the memory limit of this container, such as DESKMATE_MEMORY: a "
+        "message about a model that does not fit names it. docker-compose.yml sets it.",
+    )
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides kv_cache_memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of prompts with a common prefix.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.device.host_memory import host_memory_limit
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
 from engine.execution.attention.base import AttentionKernel
@@ -16,12 +17,13 @@ from engine.execution.attention.selection import select_kernel
 from engine.execution.speculation.draft_model import draft_layout
 from engine.model.attention_hook import LayerProbe
 from engine.model.loaded_model import LoadedModel
+from engine.model.memory_limit import CONTAINER_CACHE_SHARE
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from engine.settings import EngineSettings
 
 GIB = 1024**3
 DEFAULT_CPU_CACHE_SHARE = 0.25
-"""Default share of the free main memory for the cache; the rest is left to other programs."""
+"""Default share of the machine's free memory for the cache; the rest is left to other programs."""
 MAX_DEFAULT_CPU_CACHE_BYTES = 4 * GIB
 """Upper bound of that default."""
 SMALL_MODEL_BYTES = 32 * 1024**2
@@ -138,7 +140,8 @@ def _budget(model: LoadedModel, settings: EngineSettings) -> int:
             step *= 2  # CUDA graphs keep the memory of a step in a pool of their own
         free, total = torch.cuda.mem_get_info(device)
         return gpu_budget(free, total, step, settings.gpu_memory_utilization)
-    return int(min(free * DEFAULT_CPU_CACHE_SHARE, MAX_DEFAULT_CPU_CACHE_BYTES))
+    share = DEFAULT_CPU_CACHE_SHARE if host_memory_limit() is None else CONTAINER_CACHE_SHARE
+    return int(min(free * share, MAX_DEFAULT_CPU_CACHE_BYTES))
 
 
 def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:

@@ -24,7 +24,7 @@ from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.hub import fetch_gguf
 from engine.model.loaded_model import CompiledDecoder, LoadedModel
-from engine.model.memory_fit import require_memory
+from engine.model.memory_fit import require_memory, small_cache_note
 from engine.model.named_tensors import ModuleTensors
 from engine.model.placement import choose_device, choose_dtype
 from engine.model.position_check import check_positions
@@ -288,6 +288,21 @@ def prepare_model(settings: EngineSettings, progress: Progress, released: int = 
         return count_parameters(checkpoint.config, settings.model) * wanted.itemsize  # dense while it loads
     stored: torch.dtype = getattr(checkpoint.config, "dtype", None) or torch.float32
     return checkpoint.weight_bytes * wanted.itemsize // stored.itemsize
+
+
+def better_memory_limit(settings: EngineSettings, progress: Progress) -> str | None:
+    """Returns the sentence that names a better memory limit for a container in which the model fits, but few tokens.
+
+    None outside a container, and if its limit is enough.
+
+    Raises:
+        ModelLoadError: as :func:`prepare_model`.
+    """
+    checkpoint = open_checkpoint(settings, progress)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
+    served = smallest_served_format(settings, checkpoint, device, dtype)
+    return small_cache_note(settings, checkpoint, served, device, dtype)
 
 
 def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from engine.device.host_memory import host_memory_limit, machine_memory
+from engine.device.host_memory import host_memory_limit
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
 from engine.model.checkpoint import Checkpoint
 from engine.model.gguf.model_file import FLOATS
+from engine.model.memory_limit import note_on_small_cache, raise_limit, suggested_limit
 from engine.model.served_format import ServedFormat, runs_quantization
 from engine.model.sizing import CACHE_BYTES, WEIGHT_FORMATS, ModelSize, cache_of_config, size_of_config
 from engine.settings import EngineSettings
 
 MIN_CONTEXT = 512
 """Tokens of the shortest context that a model is loaded with, unless ``max_model_len`` says otherwise."""
-_MARGIN = 0.05
-"""Of a container's memory, what the suggested limit leaves for computing."""
 _GIB = 1024**3
 _GB = 10**9
 
@@ -74,7 +72,25 @@ def require_memory(
     if need.total <= free:
         return
     smaller = _smaller_formats(checkpoint, size, served, device, dtype)
-    raise ModelLoadError(_sentence(settings.model, need, free, device, smaller))
+    limit = host_memory_limit() if device.type == "cpu" else None
+    more = "free memory"
+    if limit is not None:
+        more = raise_limit(settings, limit, need.total - free, suggested_limit(settings, size, weights, dtype))
+    raise ModelLoadError(_sentence(settings.model, need, free, limit, smaller, more))
+
+
+def small_cache_note(
+    settings: EngineSettings, checkpoint: Checkpoint, served: ServedFormat, device: torch.device, dtype: torch.dtype
+) -> str | None:
+    """Returns the sentence that names a better limit of the container than the present one; None if it has enough."""
+    if device.type != "cpu":
+        return None
+    try:
+        size = size_of_config(checkpoint.config, settings.model)
+    except ModelLoadError:  # a kind of model that is not estimated
+        return None
+    weights, _name = _weights(settings, checkpoint, size, served, device, dtype)
+    return note_on_small_cache(settings, size, weights, dtype)
 
 
 def _smallest_cache(settings: EngineSettings, config: Any, dtype: torch.dtype) -> tuple[int, str]:
@@ -142,28 +158,18 @@ def _smaller_formats(
     }
 
 
-def _sentence(model: str, need: MemoryNeed, free: int, device: torch.device, smaller: Mapping[str, int]) -> str:
+def _sentence(model: str, need: MemoryNeed, free: int, limit: int | None, smaller: Mapping[str, int], more: str) -> str:
     fitting = {name: size + need.cache for name, size in smaller.items() if size + need.cache <= free}
     choices = [f"quantization={name}, which needs {_gb(size)}" for name, size in fitting.items()]
     if need.setting is not None and need.weights < free:
         choices.append(f"a smaller {need.setting}")
     choices.append("a smaller model" if choices else "a smaller model or a file with fewer bits per weight")
-    limit = host_memory_limit() if device.type == "cpu" else None
     place = f" in a container that may use {_gb(limit)}" if limit is not None else ""
-    more = "free memory" if limit is None else _raise_limit(limit, need.total - free)
     return (
         f"{model} does not fit into memory: it needs {_gb(need.total)}, which are {_gb(need.weights)} for its weights "
         f"in {need.number_format} and {_gb(need.cache)} for {need.cache_of}, and {_gb(free)} are "
         f"free{place}. Choose {', or '.join(choices)}, or {more}."
     )
-
-
-def _raise_limit(limit: int, missing: int) -> str:
-    """Says to what a container's limit must be raised, with a margin for what the computation takes."""
-    enough = math.ceil((limit + missing) * (1 + _MARGIN) / _GB)
-    if enough * _GB > machine_memory():
-        return "take a machine with more memory"
-    return f"raise the container's limit to {enough} GB"
 
 
 def _gb(size: int) -> str:

@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_said_once_with_the_numbers(desk: ComposeProject) -
         log = desk.compose("logs", "--no-color", "model-check")
         assert "does not fit into memory" in log
         assert "in a container that may use 3.22 GB" in log
-        assert re.search(r"raise the container's limit to \d+ GB|take a machine with more memory", log)
+        assert re.search(r"put DESKMATE_MEMORY=\d+g into \.env|take a machine with more memory", log)
     finally:
         file.write_text(before, encoding="utf-8")
         desk.up()

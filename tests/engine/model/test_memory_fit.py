@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from engine import EngineSettings, ModelLoadError
+from engine import EngineSettings, ModelLoadError, better_memory_limit
 from engine.execution import load as execution_load
 from engine.execution.load import load_model, prepare_model
-from engine.model import memory_fit
+from engine.model import memory_fit, memory_limit
+from engine.model.placement import choose_dtype
 from engine.model.sizing import WEIGHT_FORMATS, model_size
 from testing.gguf_files import make_gguf
 from testing.models import make_model
@@ -111,10 +113,44 @@ def test_the_limit_of_a_container_is_named_with_the_one_that_would_do(
     llama: Path, monkeypatch: pytest.MonkeyPatch, machine_gb: float, advice: str
 ) -> None:
     monkeypatch.setattr(memory_fit, "host_memory_limit", lambda: 4 * 10**9)
-    monkeypatch.setattr(memory_fit, "machine_memory", lambda: int(machine_gb * 10**9))
+    monkeypatch.setattr(memory_limit, "machine_memory", lambda: int(machine_gb * 10**9))
     said = refusal(llama, monkeypatch, 1000, native=False, kv_cache_memory=0.5)
     assert "in a container that may use 4.00 GB" in said
     assert re.search(advice, said)
+
+
+@pytest.mark.parametrize(("machine_gb", "named"), [(64, 7), (6.5, 5)])
+def test_the_variable_that_sets_the_limit_is_named_with_its_value(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, machine_gb: float, named: int
+) -> None:
+    """The value has room for the program and a useful cache, or, on a small machine, for as much as must be."""
+    monkeypatch.setattr(memory_fit, "host_memory_limit", lambda: 4 * 1024**3)
+    monkeypatch.setattr(memory_limit, "machine_memory", lambda: int(machine_gb * 1024**3))
+    monkeypatch.setattr(memory_limit, "PROGRAM_BYTES", int(6.5 * 1024**3))
+    said = refusal(llama, monkeypatch, 1000, native=False, memory_limit_variable="DESKMATE_MEMORY")
+    assert said.endswith(f", or put DESKMATE_MEMORY={named}g into .env.")
+
+
+def test_a_limit_with_room_for_few_tokens_only_is_noted(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = model_size(str(llama))
+    settings = EngineSettings(model=str(llama), device="cpu", memory_limit_variable="DESKMATE_MEMORY")
+
+    def note(settings: EngineSettings, limit: int | None) -> str | None:
+        monkeypatch.setattr(memory_limit, "host_memory_limit", lambda: limit)
+        return better_memory_limit(settings, lambda _stage, _fraction: None)
+
+    monkeypatch.setattr(memory_limit, "machine_memory", lambda: 1024**4)
+    itemsize = choose_dtype("auto", torch.device("cpu")).itemsize
+    enough = memory_limit.PROGRAM_BYTES + size.parameters * itemsize + size.cache(1024) * itemsize
+    assert note(settings, enough) is None
+    assert note(settings, None) is None
+    assert note(settings, enough - 1) == "For chats of 1,024 tokens, put DESKMATE_MEMORY=1g into .env."
+    short = settings.model_copy(update={"max_model_len": 512})
+    assert note(short, enough - 1) is None
+    large = settings.model_copy(update={"kv_cache_memory": 6.0, "memory_limit_variable": None})
+    assert note(large, enough) == "For a cache of that size, raise the container's limit to 8 GB."
+    monkeypatch.setattr(memory_limit, "machine_memory", lambda: 7 * 10**9)
+    assert note(large, enough) is None
 
 
 def test_memory_that_the_loaded_model_frees_counts_before_a_swap(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
