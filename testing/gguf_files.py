@@ -30,6 +30,7 @@ class Conversion:
     adds_one: bool = False  #: to the weights of norms
     fields: dict[str, str] = field(default_factory=dict)  #: the file's field -> transformers' configuration's
     config: dict[str, Any] = field(default_factory=dict)  #: what llama.cpp has as constants
+    writes_layer_types: bool = False  #: which layers have a sliding window
 
 
 _GEMMA = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
@@ -49,8 +50,14 @@ CONVERSIONS = {
     ),
     "gemma3": Conversion("gemma3", adds_one=True, config={"layer_types": None, "final_logit_softcapping": None}),
     "olmo2": Conversion("olmo2"),
+    "olmo3": Conversion("olmo2", writes_layer_types=True),
     "smollm3": Conversion("smollm3", is_permuted=True, config={"no_rope_layers": None}),
     "granite": Conversion("granite", is_permuted=True, fields=_GRANITE),
+    "granitemoe": Conversion(
+        "granitemoe",
+        is_permuted=True,
+        fields={**_GRANITE, "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    ),
     "phi3": Conversion("phi3"),
     "mixtral": Conversion(
         "llama",
@@ -120,10 +127,14 @@ def write_gguf(
             for name, half in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
                 _add_tensor(writer, f"{prefix}{name}_exps.weight", half, kind, rng)
             continue
-        name = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        assert name is not None, key
         if key.endswith("experts.down_proj"):
-            name += ".weight"
+            _add_tensor(writer, f"blk.{key.split('.')[2]}.ffn_down_exps.weight", tensor, kind, rng)
+            continue
+        suffixes = (".weight", ".bias")
+        name = names.get_name(key, try_suffixes=suffixes)
+        if name is None:  # the converter knows the router of Granite's mixtures by its name in the published files
+            name = names.get_name(key.replace(".router.", ".router.layer."), try_suffixes=suffixes)
+        assert name is not None, key
         if conversion.is_permuted and ".q_proj." in key:
             tensor = _interleaved(tensor, config.num_attention_heads)
         if conversion.is_permuted and ".k_proj." in key:
@@ -224,6 +235,8 @@ def _add_fields(writer: gguf.GGUFWriter, config: Any, conversion: Conversion) ->
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
+    if conversion.writes_layer_types:
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     for key, name in conversion.fields.items():
         value = getattr(config, name)
         add = writer.add_uint32 if isinstance(value, int) else writer.add_float32

@@ -46,10 +46,22 @@ FAMILIES = {
     "gemma3": Family("gemma3_text", {**_ALTERNATING, "query_pre_attn_scalar": 16}, sentencepiece=True),
     "phi3": Family("phi3", {"sliding_window": 2 * WINDOW}, sentencepiece=True),
     "olmo2": Family("olmo2"),
+    "olmo3": Family("olmo3", {"sliding_window": WINDOW}),
     "smollm3": Family("smollm3", {"no_rope_layers": [1, 0]}),
     "granite": Family(
         "granite",
         {"attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 2.0, "embedding_multiplier": 3.0},
+    ),
+    "granitemoe": Family(
+        "granitemoe",
+        {
+            **_EXPERTS,
+            "num_local_experts": 4,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+            "embedding_multiplier": 3.0,
+        },
     ),
     "cohere2": Family("cohere2", {**_ALTERNATING, "logit_scale": 1.0}),
     "glm4": Family("glm4", {"partial_rotary_factor": 0.5}),

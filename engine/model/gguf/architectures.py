@@ -25,6 +25,8 @@ class Architecture:
     embedding rotates: llama.cpp rotates neighbours (``LLAMA_ROPE_TYPE_NORM``)."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Fields of transformers' configuration that llama.cpp has as constants in its code."""
+    sliding_theta: float | None = None
+    """Base of the rotary embedding in layers with a sliding window, in files that name none; None: as in the others."""
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
@@ -36,9 +38,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "qwen3moe": Architecture("qwen3_moe", constants={"norm_topk_prob": True}),
         "gemma": Architecture("gemma"),
         "gemma2": Architecture("gemma2"),
-        "gemma3": Architecture("gemma3_text"),
+        "gemma3": Architecture("gemma3_text", sliding_theta=10_000.0),
         "phi3": Architecture("phi3"),
         "granite": Architecture("granite", is_permuted=True),
+        "granitemoe": Architecture("granitemoe", is_permuted=True),
         "olmo2": Architecture("olmo2"),
         "smollm3": Architecture("smollm3", is_permuted=True),
         "starcoder2": Architecture("starcoder2"),
@@ -46,6 +49,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     }
 )
 _MIXTURE = Architecture("mixtral", is_permuted=True)
+_OLMO3 = Architecture("olmo3")
 
 
 def architecture_of(model: GgufModel) -> Architecture:
@@ -56,6 +60,8 @@ def architecture_of(model: GgufModel) -> Architecture:
     """
     if model.architecture == "llama" and model.integer("expert_count"):
         return _MIXTURE
+    if model.architecture == "olmo2" and model.integer("attention.sliding_window"):
+        return _OLMO3
     known = ARCHITECTURES.get(model.architecture)
     if known is None:
         raise ModelLoadError(

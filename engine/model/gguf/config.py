@@ -86,10 +86,11 @@ def make_config(model: GgufModel) -> Any:
         "mlp_bias": "blk.0.ffn_up.bias" in model.tensors,
         "use_bias": "blk.0.attn_q.bias" in model.tensors,
         "query_pre_attn_scalar": _query_scale(model, fields, head_dim),
+        **_layer_types(model),
         **architecture.constants,
     }
     fields = {name: value for name, value in fields.items() if hasattr(known, name)}
-    fields |= rope_parameters(model, known, head_dim, fields)
+    fields |= rope_parameters(model, known, head_dim, fields, architecture.sliding_theta)
     named = special_tokens(model)
     fields |= {"bos_token_id": named.get("bos"), "pad_token_id": named.get("pad")}  # None replaces a kind's own id
     fields["eos_token_id"] = sorted(end_tokens(model)) or None
@@ -156,6 +157,19 @@ def _head_dim(model: GgufModel, fields: Mapping[str, Any]) -> int:
     if fused is not None:
         return fused.shape[0] // (heads + 2 * fields.get("num_key_value_heads", heads)) or 1
     return int(fields["hidden_size"]) // heads or 1
+
+
+def _layer_types(model: GgufModel) -> dict[str, list[str]]:
+    """Returns which layers have a sliding window, if the file says so of each; otherwise the kind's own rule holds."""
+    pattern = model.field("attention.sliding_window_pattern")
+    if not isinstance(pattern, np.ndarray):
+        return {}
+    if len(pattern) != model.num_layers or pattern.dtype != np.bool_:
+        raise ModelLoadError(
+            f"{model.path} is damaged: {model.architecture}.attention.sliding_window_pattern does not say of each of "
+            f"its {model.num_layers} layers whether it has a window."
+        )
+    return {"layer_types": ["sliding_attention" if is_sliding else "full_attention" for is_sliding in pattern]}
 
 
 def _query_scale(model: GgufModel, fields: Mapping[str, Any], head_dim: int) -> int:

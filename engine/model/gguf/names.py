@@ -84,7 +84,10 @@ class _Names:
                 return (f"{prefix}down_exps.{suffix}",)
             fused = f"{prefix}gate_up_exps.{suffix}"
             return (fused,) if fused in self._tensors else (f"{prefix}gate_exps.{suffix}", f"{prefix}up_exps.{suffix}")
-        found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
+        suffixes = (".weight", ".bias")
+        found = self._map.get_name(name, try_suffixes=suffixes)
+        if found is None:  # transformers 5 renamed the router of Granite's mixtures
+            found = self._map.get_name(name.replace(".router.", ".router.layer."), try_suffixes=suffixes)
         if found is None:
             return ()
         return (found if found.endswith((".weight", ".bias")) else f"{found}.weight",)

@@ -14,12 +14,15 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 """What llama.cpp's converter takes the factors in ``rope_freqs.weight`` from; every published model has the same."""
 
 
-def rope_parameters(model: GgufModel, known: Any, head_dim: int, fields: dict[str, Any]) -> dict[str, Any]:
+def rope_parameters(
+    model: GgufModel, known: Any, head_dim: int, fields: dict[str, Any], sliding_theta: float | None
+) -> dict[str, Any]:
     """Returns the fields of a configuration that describe its rotary embedding.
 
     Args:
         known: transformers' configuration of this kind with its defaults.
         fields: the other fields.
+        sliding_theta: of the architecture.
 
     Raises:
         ModelLoadError: its frequencies are scaled in a way that transformers does not have.
@@ -37,9 +40,7 @@ def rope_parameters(model: GgufModel, known: Any, head_dim: int, fields: dict[st
         parameters["partial_rotary_factor"] = rotated / head_dim
     if not layered:
         return {"rope_parameters": parameters, **_copies(known, parameters)}
-    local = float(
-        model.number("rope.freq_base_swa") or layered.get("sliding_attention", {}).get("rope_theta") or 10_000.0
-    )
+    local = float(model.number("rope.freq_base_swa") or sliding_theta or parameters["rope_theta"])
     return {
         "rope_parameters": {
             "full_attention": parameters,

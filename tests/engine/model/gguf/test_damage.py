@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import gguf
 import pytest
 
 from engine import EngineSettings, ModelLoadError, find_model
@@ -148,3 +149,13 @@ def test_another_file_is_called_by_its_name(tmp_path: Path, content: bytes, sent
         find_model(str(path))
     assert sentence in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_layers_without_a_word_on_their_window(tmp_path: Path) -> None:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_sliding_window(16)
+        writer.add_sliding_window_pattern([True, False, True])
+
+    path = make_gguf(tmp_path / "tiny.gguf", "olmo2", layers=2, edit=edit)
+    said = refusal(path, path.read_bytes())
+    assert "olmo2.attention.sliding_window_pattern does not say of each of its 2 layers" in said
