@@ -45,6 +45,7 @@ CONVERSIONS = {
     "llama": Conversion("llama", is_permuted=True),
     "qwen2": Conversion("qwen2"),
     "qwen3": Conversion("qwen3"),
+    "gemma": Conversion("gemma", adds_one=True, config={"tie_word_embeddings": True}),
     "gemma2": Conversion(
         "gemma2", adds_one=True, fields=_GEMMA, config={"layer_types": None, "tie_word_embeddings": True}
     ),
@@ -64,6 +65,15 @@ CONVERSIONS = {
         is_permuted=True,
         fields={"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
     ),
+    "qwen2-moe": Conversion(
+        "qwen2moe",
+        fields={
+            **_EXPERTS,
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+    ),
+    "starcoder2": Conversion("starcoder2"),
     "qwen3-moe": Conversion(
         "qwen3moe",
         fields={**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
@@ -232,7 +242,10 @@ def _add_fields(writer: gguf.GGUFWriter, config: Any, conversion: Conversion) ->
     writer.add_rope_dimension_count(head)
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        writer.add_layer_norm_eps(config.norm_epsilon)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
     if conversion.writes_layer_types:
@@ -246,7 +259,7 @@ def _add_fields(writer: gguf.GGUFWriter, config: Any, conversion: Conversion) ->
 def _add_tensor(
     writer: gguf.GGUFWriter, name: str, tensor: torch.Tensor, kind: GGMLQuantizationType, rng: np.random.Generator
 ) -> None:
-    numbers = tensor.contiguous().numpy()
+    numbers = tensor.squeeze().contiguous().numpy()  # the gate of a shared expert is a vector there
     if numbers.ndim == 1 or "ffn_gate_inp" in name or numbers.shape[-1] % GGML_QUANT_SIZES[kind][0]:
         kind = GGMLQuantizationType.F32
     data = quantized(numbers, kind, rng)

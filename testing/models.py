@@ -42,6 +42,7 @@ FAMILIES = {
     "qwen3": Family("qwen3"),
     "mistral": Family("mistral", {"sliding_window": None}, sentencepiece=True),
     "mistral-window": Family("mistral", {"sliding_window": WINDOW}, sentencepiece=True),
+    "gemma": Family("gemma", {"hidden_activation": "gelu_pytorch_tanh"}, sentencepiece=True),
     "gemma2": Family("gemma2", {**_ALTERNATING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0}, True),
     "gemma3": Family("gemma3_text", {**_ALTERNATING, "query_pre_attn_scalar": 16}, sentencepiece=True),
     "phi3": Family("phi3", {"sliding_window": 2 * WINDOW}, sentencepiece=True),
@@ -68,6 +69,11 @@ FAMILIES = {
     "gpt-neox": Family("gpt_neox"),
     "qwen3-moe": Family("qwen3_moe", {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 32}),
     "mixtral": Family("mixtral", {**_EXPERTS, "num_local_experts": 4}, sentencepiece=True),
+    "qwen2-moe": Family(
+        "qwen2_moe",
+        {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 96},
+    ),
+    "starcoder2": Family("starcoder2", {"sliding_window": None}),
     "gpt-oss": Family("gpt_oss", {**_EXPERTS, **_ALTERNATING, "num_local_experts": 4}),
 }
 

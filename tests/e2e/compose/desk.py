@@ -9,7 +9,8 @@ import secrets
 import shutil
 import socket
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,6 +66,18 @@ class ComposeProject:
     def configure(self, **lines: object) -> None:
         with (self.folder / ".env").open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in lines.items())
+
+    @contextmanager
+    def changed(self, **lines: object) -> Iterator[None]:
+        """Lines of ``.env`` for a while; the desk is then up as it was before."""
+        file = self.folder / ".env"
+        before = file.read_text(encoding="utf-8")
+        self.configure(**lines)
+        try:
+            yield
+        finally:
+            file.write_text(before, encoding="utf-8")
+            self.up()
 
     @staticmethod
     def two_ports() -> str:

@@ -170,8 +170,8 @@ def kill_the_server(desk: ComposeProject) -> None:
 def test_two_replicas_begin_together(desk: ComposeProject) -> None:
     """On an empty database: one of them makes the tables, the other one waits for it."""
     desk.destroy()
-    desk.configure(DESKMATE_REPLICAS=2, DESKMATE_PORT=desk.two_ports(), APP_PUBLIC_URL="http://127.0.0.1:7860")
-    desk.up()
-    assert len(desk.compose("ps", "--quiet", "app").split()) == 2
-    log = desk.compose("logs", "--no-color", "app")
-    assert log.count("database migrated from nothing") == 1, log
+    with desk.changed(DESKMATE_REPLICAS=2, DESKMATE_PORT=desk.two_ports(), APP_PUBLIC_URL="http://127.0.0.1:7860"):
+        desk.up()
+        assert len(desk.compose("ps", "--quiet", "app").split()) == 2
+        log = desk.compose("logs", "--no-color", "app")
+        assert log.count("database migrated from nothing") == 1, log

@@ -50,7 +50,7 @@ CONTEXT = 512
 LENGTH = 75  #: tokens; several times a sliding window
 PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 FAMILIES_IN_CPP = {
-    "gemma": Family("gemma", {"hidden_activation": "gelu_pytorch_tanh"}, sentencepiece=True),
+    "gemma": FAMILIES["gemma"],
     "gemma2": FAMILIES["gemma2"],
     "gemma3": FAMILIES["gemma3"],
     "phi3": FAMILIES["phi3"],
