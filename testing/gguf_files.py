@@ -5,7 +5,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,15 @@ CONVERSIONS = {
         },
     ),
     "starcoder2": Conversion("starcoder2"),
+    "gpt-oss": Conversion(
+        "gpt-oss",
+        fields={
+            "expert_count": "num_local_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "intermediate_size",
+        },
+        config={"layer_types": None},
+    ),
     "qwen3-moe": Conversion(
         "qwen3moe",
         fields={**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
@@ -132,19 +141,17 @@ def write_gguf(
     for key, tensor in model.state_dict().items():
         if key in tied:
             continue
-        if key.endswith("experts.gate_up_proj"):
-            prefix = f"blk.{key.split('.')[2]}.ffn_"
-            for name, half in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
-                _add_tensor(writer, f"{prefix}{name}_exps.weight", half, kind, rng)
-            continue
-        if key.endswith("experts.down_proj"):
-            _add_tensor(writer, f"blk.{key.split('.')[2]}.ffn_down_exps.weight", tensor, kind, rng)
+        if ".experts." in key:
+            for name, part in _experts(key, tensor, conversion):
+                _add_tensor(writer, name, part, kind, rng)
             continue
         suffixes = (".weight", ".bias")
         name = names.get_name(key, try_suffixes=suffixes)
         if name is None:  # the converter knows the router of Granite's mixtures by its name in the published files
             name = names.get_name(key.replace(".router.", ".router.layer."), try_suffixes=suffixes)
         assert name is not None, key
+        if key.endswith("sinks"):
+            name += ".weight"
         if conversion.is_permuted and ".q_proj." in key:
             tensor = _interleaved(tensor, config.num_attention_heads)
         if conversion.is_permuted and ".k_proj." in key:
@@ -156,6 +163,20 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _experts(key: str, tensor: torch.Tensor, conversion: Conversion) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the file's tensors of a mixture's experts with their names."""
+    prefix, suffix = f"blk.{key.split('.')[2]}.ffn_", "bias" if key.endswith("_bias") else "weight"
+    alternates = conversion.architecture == "gpt-oss"  # inputs before outputs, and gate and up projections alternate
+    if alternates and suffix == "weight":
+        tensor = tensor.transpose(1, 2)
+    if "down_proj" in key:
+        yield f"{prefix}down_exps.{suffix}", tensor
+        return
+    gate, up = (tensor[:, ::2], tensor[:, 1::2]) if alternates else tensor.chunk(2, dim=1)
+    yield f"{prefix}gate_exps.{suffix}", gate
+    yield f"{prefix}up_exps.{suffix}", up
 
 
 def quantized(numbers: np.ndarray[Any, Any], kind: GGMLQuantizationType, rng: np.random.Generator) -> Any:
@@ -242,6 +263,10 @@ def _add_fields(writer: gguf.GGUFWriter, config: Any, conversion: Conversion) ->
     writer.add_rope_dimension_count(head)
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:

@@ -34,6 +34,8 @@ def rope_parameters(
         raise ModelLoadError(f"{model.path} is damaged: {model.architecture}.rope.freq_base is {theta}.")
     scaling = _scaling(model, head_dim, fields)
     parameters: dict[str, Any] = {"rope_type": "default", **scaling}
+    if scaling.get("rope_type") == "yarn" and "truncate" in defaults:
+        parameters["truncate"] = defaults["truncate"]  # llama.cpp rounds the range for all models, GPT-OSS does not
     parameters["rope_theta"] = float(theta) if theta else _default_theta(defaults)
     rotated = model.integer("rope.dimension_count") or head_dim
     if rotated < head_dim:
