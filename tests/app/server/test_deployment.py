@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,20 @@ def test_docker_waits_longer_than_the_application_takes_to_end() -> None:
     service = services()["app"]
     shutdown = service["environment"]["APP_SHUTDOWN_SECONDS"]
     assert service["stop_grace_period"] == f"15s{shutdown}s", "Docker adds durations up"
+
+
+def test_the_fixed_network_is_none_that_docker_gives_to_others() -> None:
+    """Docker makes all networks at once: one without an address may be given the range that another one names."""
+    given = [ip_network("172.16.0.0/12"), ip_network("192.168.0.0/16")]  # the default address pools
+    defaults = dict(re.findall(r"\$\{(FRONT_SUBNET|FRONT_RANGE):-([^}]+)\}", COMPOSE.read_text(encoding="utf-8")))
+    subnet, addresses = ip_network(defaults["FRONT_SUBNET"]), ip_network(defaults["FRONT_RANGE"])
+    assert not any(subnet.overlaps(pool) for pool in given)
+    assert addresses.subnet_of(subnet)  # type: ignore[arg-type]
+    proxies = set(re.findall(r"\$\{PROXY_ADDRESS:-([^}]+)\}", COMPOSE.read_text(encoding="utf-8")))
+    assert len(proxies) == 1
+    proxy = ip_address(proxies.pop())
+    assert proxy in subnet
+    assert proxy not in addresses
 
 
 def test_mounted_files_are_there() -> None:

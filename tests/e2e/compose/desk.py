@@ -60,8 +60,8 @@ class ComposeProject:
         text = (self.folder / ".env.example").read_text(encoding="utf-8")
         text = re.sub(r"^(\w+)=$", lambda line: f"{line[1]}={secrets.token_hex(32)}", text, flags=re.MULTILINE)
         (self.folder / ".env").write_text(text)
-        self.configure(DESKMATE_PORT=self.port, FRONT_SUBNET="172.31.86.0/24", FRONT_RANGE="172.31.86.128/25")
-        self.configure(PROXY_ADDRESS="172.31.86.10", APP_SHUTDOWN_SECONDS=3)
+        self.configure(DESKMATE_PORT=self.port, FRONT_SUBNET="10.173.86.0/24", FRONT_RANGE="10.173.86.128/25")
+        self.configure(PROXY_ADDRESS="10.173.86.10", APP_SHUTDOWN_SECONDS=3)
 
     def configure(self, **lines: object) -> None:
         with (self.folder / ".env").open("a") as file:
@@ -124,6 +124,12 @@ class ComposeProject:
     def inspect(self, service: str) -> dict[str, Any]:
         container = self.compose("ps", "--all", "--quiet", service).strip()
         return dict(json.loads(docker("inspect", container))[0])
+
+    def saved_characters(self) -> int:
+        """Of the replies in flight, what the database has."""
+        query = "SELECT coalesce(sum(length(content)), 0) FROM message WHERE status = 'streaming'"
+        psql = ("psql", "--username=deskmate", "--tuples-only", "--no-align", f"--command={query}")
+        return int(self.compose("exec", "-T", "db", *psql))
 
     def log_tail(self) -> str:
         done = self.try_compose("logs", "--no-color", "--tail", "40")

@@ -17,6 +17,7 @@ from tests.e2e.conftest import NewBrowser
 
 PASSWORD = secrets.token_urlsafe(24)
 HEALTHY_SECONDS = 180
+CHECKPOINT_SECONDS = 30
 SECRETS = {"POSTGRES_PASSWORD", "APP_SECRET_KEY", "APP_METRICS_TOKEN"}
 PROFILES = ("gpu", "monitoring", "cluster", "proxy")
 
@@ -97,6 +98,7 @@ def test_a_desk_keeps_everything(desk: ComposeProject, new_browser: NewBrowser, 
     chat.open()  # still signed in: sessions are in the database
     chat.send("go on for ever")
     shown = chat.wait_for_text(400)
+    wait_for_checkpoint(desk)
     conversation = chat.conversation_id
     kill_the_server(desk)
     chat = ChatPage(browser.new_page(), desk.url).open(conversation)
@@ -152,6 +154,13 @@ def everything(browser: BrowserContext, desk: ComposeProject) -> dict[str, Any]:
             (message["id"], message["role"], message["status"], message["content"]) for message in detail["messages"]
         ]
     return found
+
+
+def wait_for_checkpoint(desk: ComposeProject) -> None:
+    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    while desk.saved_characters() == 0:
+        assert time.monotonic() < deadline, desk.log_tail()
+        time.sleep(0.2)
 
 
 def kill_the_server(desk: ComposeProject) -> None:
