@@ -65,7 +65,7 @@ def similarity(path: Path, vocab_size: int = 390) -> float:
 
 @pytest.mark.parametrize("family", CONVERSIONS)
 def test_architectures(family: str, tmp_path: Path) -> None:
-    path = make_gguf(tmp_path / "model.gguf", family, layers=6, std=0.1, config=COMPARABLE.get(family))
+    path = make_gguf(tmp_path / "model.gguf", family, layers=6, std=0.1, config=COMPARABLE.get(family, {}))
     assert similarity(path) > 0.9999
 
 
