@@ -6,6 +6,7 @@ them while it starts, :func:`prepare_model` and :func:`model_size` on first use.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,11 @@ from engine.parameter_table import PARAMETERS, Group, Kind, Parameter, Slider
 from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
 from engine.structured_output import StructuredOutput, StructureKind
+
+# Read by OpenMP when PyTorch loads it. By default its threads spin for milliseconds when they have no work, and other
+# programs, or the threads they wait for, get no processor. With more threads than processors it takes this number itself.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from engine.device.host_memory import available_host_memory

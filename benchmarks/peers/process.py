@@ -48,7 +48,7 @@ class PeerProcess:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": str(load.threads), "PYTHONPATH": _python_path(), **environment},
+                env={**_environment(), "OMP_NUM_THREADS": str(load.threads), **environment},
                 start_new_session=True,
                 bufsize=0,
             )
@@ -114,9 +114,11 @@ class PeerProcess:
         return answer
 
 
-def _python_path() -> str:
-    inherited = os.environ.get("PYTHONPATH")
-    return str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"
+def _environment() -> dict[str, str]:
+    """Returns this process's environment, in which the project is found, less what ``import engine`` set for itself."""
+    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _last_line(log: Path) -> str:

@@ -61,7 +61,7 @@ void deskmate_dequantize_blocks(const Panel* panels, int64_t inputs, int64_t fir
 //   highest  [rows]; NaN for a row with NaN
 void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t num_threads, int64_t* tokens,
                      float* highest) {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1)
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && rows > 1)
     for (int64_t row = 0; row < rows; ++row) {
         const float* own = scores + row * count;
         highest[row] = highest_score(own, count);
@@ -72,7 +72,7 @@ void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t n
 // Draws one token for each row. scores: [rows, count]; filters and tokens: [rows].
 void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t num_threads, const Filters* filters,
                    int64_t* tokens) {
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1 && rows > 1)
     {
         SamplingBuffers buffers;
 #pragma omp for

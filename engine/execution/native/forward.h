@@ -15,7 +15,8 @@
 // [num_rows, num_heads * head_dim], gated [num_rows, intermediate]. The inputs of the products are PackedRows. Weights
 // and keys that were read from memory once are used for all rows of the step.
 //
-// Threads: all run the same phases, and a barrier follows each phase that another thread reads from. In a phase,
+// Threads: all run the same phases, and a barrier (team_barrier.h) follows each phase that another thread reads from. In
+// a phase,
 //   rows      are divided for the embedding, and for norms and packing from kMinSharedRows rows on
 //   outputs   of a product are divided: whole heads of qkv, vectors of the others, so a thread writes its columns of x
 //   tasks     of attention are taken one by one (attention_tasks.h)
@@ -32,6 +33,7 @@
 #include "model.h"
 #include "routing.h"
 #include "step.h"
+#include "team_barrier.h"
 
 struct Range {
     int64_t first, last;  // last is exclusive
@@ -52,17 +54,17 @@ template <typename Weight>
 class GemmInput {
    public:
     // get_row(row) returns float32 [num_inputs]; shared is already resized. own_rows: of this thread, if rows are
-    // shared.
-    template <typename GetRow>
+    // shared; then barrier() is called.
+    template <typename GetRow, typename Barrier>
     PackedRows<Weight>& pack(PackedRows<Weight>& shared, int64_t num_rows, int64_t num_inputs, Range own_rows,
-                             const GetRow& get_row) {
+                             const GetRow& get_row, const Barrier& barrier) {
         if (num_rows < kMinSharedRows) {
             own_.resize(num_rows, num_inputs);
             for (int64_t row = 0; row < num_rows; ++row) own_.pack(get_row(row), num_inputs, row);
             return own_;
         }
         for (int64_t row = own_rows.first; row < own_rows.last; ++row) shared.pack(get_row(row), num_inputs, row);
-#pragma omp barrier
+        barrier();
         return shared;
     }
 
@@ -86,6 +88,7 @@ struct StepBuffers {
     PackedRows<Head> final_rows;
     std::vector<AttentionTask> tasks;
     std::vector<PartialAttention> partials;  // [tasks], if rows are split
+    TeamBarrier barrier;
 
     void resize(const Model& model, const Step& step) {
         const int64_t rows = step.num_rows, query_size = model.num_heads * model.head_dim;
@@ -124,6 +127,7 @@ struct ThreadBuffers {
     GemmInput<Head> final_input;
     AttentionScratch attention;
     std::vector<PartialAttention> partials;  // [splits] of one row
+    int64_t patience = kMaxPatience;  // at barriers
 };
 
 // One thread's part of a step. All threads of the team call run(), which places the barriers.
@@ -156,7 +160,7 @@ class StepThread {
 
     void run() {
         embed();
-#pragma omp barrier
+        barrier();
         for (int64_t index = 0; index < model_.num_layers; ++index) {
             const Layer& layer = model_.layers[index];
 #pragma omp single nowait
@@ -165,18 +169,21 @@ class StepThread {
                 if (shared_.partials.size() < shared_.tasks.size()) shared_.partials.resize(shared_.tasks.size());
             }
             project_qkv(layer);
-#pragma omp barrier
+            barrier();
             attend(layer);
             project_output(layer);
-#pragma omp barrier
+            barrier();
             mlp(layer);
-#pragma omp barrier
+            barrier();
         }
         compute_logits();
     }
 
    private:
     using Rows = PackedRows<Weight>;
+
+    // Waits for the other threads.
+    void barrier() { shared_.barrier.wait(num_threads_, own_.patience); }
 
     Range share(int64_t count, int64_t unit) const { return thread_range(count, unit, thread_, num_threads_); }
 
@@ -233,7 +240,7 @@ class StepThread {
             }
         }
         if (!model_.norms_all_heads) return;
-#pragma omp barrier
+        barrier();
         for (int64_t row = 0; row < rows_; ++row) {
             const float* all = shared_.unnormed.data() + row * num_queries_and_keys * dim_;
             own_.factors[2 * row] = rms_factor(all, query_size_, model_.epsilon);
@@ -277,7 +284,7 @@ class StepThread {
     // Ends with a barrier.
     void attend(const Layer& layer) {
         const std::vector<AttentionTask>& tasks = shared_.tasks;
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
         for (size_t index = 0; index < tasks.size(); ++index) {
             const AttentionTask& task = tasks[index];
             if (task.num_rows > 1) attend_chunk(layer, task);
@@ -285,13 +292,15 @@ class StepThread {
             else if (task.split < num_splits(layer, task.position))
                 attend_row_split(layer, task, task.split, shared_.partials[index]);
         }
+        barrier();
         if (!uses_split_kv(step_)) return;
-#pragma omp for collapse(2)
+#pragma omp for collapse(2) nowait
         for (size_t index = 0; index < tasks.size(); ++index)
             for (int64_t head = 0; head < model_.num_heads; ++head)
                 if (tasks[index].split == 0)
                     combine_row(&shared_.partials[index], num_splits(layer, tasks[index].position), head,
                                 tasks[index].row);
+        barrier();
     }
 
     void attend_chunk(const Layer& layer, const AttentionTask& task) {
@@ -377,7 +386,7 @@ class StepThread {
                     if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(numbers, row, number);
                     else store(numbers, shared_.gated.data() + row * inner + number);
                 });
-#pragma omp barrier
+        barrier();
         Rows& input = pack_rows(shared_.gated_rows, shared_.gated, inner);
         add_to_x(layer.down, input, shrink(layer, &LoraLayer::down, input), layer.mlp_output_norm,
                  layer.mlp_multiplier);
@@ -394,7 +403,7 @@ class StepThread {
             scores[at] = dot(rows + row * hidden_, router + expert * hidden_, hidden_) +
                          (experts.router_bias ? experts.router_bias[expert] : 0);
         }
-#pragma omp barrier
+        barrier();
         Routing& routing = own_.routing;
         routing.choose(experts, scores, rows_);
         const int64_t inner = experts.intermediate;
@@ -415,7 +424,7 @@ class StepThread {
         if (layer.mlp_output_norm)
             for (int64_t row = 0; row < rows_; ++row)
                 std::fill(to + row * hidden_ + own_hidden_.first, to + row * hidden_ + own_hidden_.last, 0.0f);
-#pragma omp barrier
+        barrier();
         for (int64_t expert = 0; expert < experts.count; ++expert) {
             const int64_t first = routing.starts[expert], count = routing.starts[expert + 1] - first;
             if (count == 0) continue;
@@ -428,7 +437,7 @@ class StepThread {
             gemm(experts.down[expert], input, own_hidden_.first, own_hidden_.last, tiles_, add);
         }
         if (!layer.mlp_output_norm) return;
-#pragma omp barrier
+        barrier();
         add_branch(layer.mlp_output_norm, layer.mlp_multiplier);
     }
 
@@ -441,9 +450,7 @@ class StepThread {
         const Range rows = is_shared ? own_rows_ : Range{0, rows_};
         for (int64_t row = rows.first; row < rows.last; ++row)
             rms_norm(x_ + row * hidden_, weight, hidden_, model_.epsilon, to + row * hidden_);
-        if (is_shared) {
-#pragma omp barrier
-        }
+        if (is_shared) barrier();
         return to;
     }
 
@@ -457,13 +464,14 @@ class StepThread {
 
     void compute_logits() {
         float* const final_hidden = shared_.final_hidden.data();
-#pragma omp for
-        for (int64_t row = 0; row < step_.num_logits; ++row)
+        const Range own_logits = share(step_.num_logits, 1);
+        for (int64_t row = own_logits.first; row < own_logits.last; ++row)
             rms_norm(x_ + step_.logits_rows[row] * hidden_, model_.norm, hidden_, model_.epsilon,
                      final_hidden + row * hidden_);
+        barrier();
         PackedRows<Head>& input =
-            own_.final_input.pack(shared_.final_rows, step_.num_logits, hidden_, share(step_.num_logits, 1),
-                                  [&](int64_t row) { return final_hidden + row * hidden_; });
+            own_.final_input.pack(shared_.final_rows, step_.num_logits, hidden_, own_logits,
+                                  [&](int64_t row) { return final_hidden + row * hidden_; }, [&] { barrier(); });
         const Range outputs = share(model_.lm_head.outputs, kLanes);
         const float scale = model_.logits_scale, softcap = model_.logits_softcap;
         const auto store_logits = [&](int64_t row, int64_t output, Floats products) {
@@ -482,7 +490,7 @@ class StepThread {
         if (!updates.is_needed()) return updates;
         const Range own = share(updates.num_parts(), 1);
         updates.shrink(input, own.first, own.last);
-#pragma omp barrier
+        barrier();
         return updates;
     }
 
@@ -503,14 +511,15 @@ class StepThread {
             if (!weight) return x_ + row * hidden_;
             rms_norm(x_ + row * hidden_, weight, hidden_, model_.epsilon, normed);
             return normed;
-        });
+        }, [&] { barrier(); });
     }
 
     // Returns rows that were stored packed, or packs them now that they are complete: a quantized row needs all its
     // numbers.
     Rows& pack_rows(Rows& rows, const AlignedVector<float>& from, int64_t width) {
         if constexpr (Rows::kIsDirect) return rows;
-        return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; });
+        return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; },
+                               [&] { barrier(); });
     }
 
     // Adds the product to the residual stream, normed if there is a weight, and multiplied.
@@ -528,7 +537,7 @@ class StepThread {
                  [&](int64_t row, int64_t output, Floats products) {
                      store(products, branch + row * hidden_ + output);
                  });
-#pragma omp barrier
+        barrier();
         add_branch(weight, multiplier);
     }
 

@@ -64,7 +64,7 @@ inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeR
                           int64_t* tokens) {
     const int64_t count = int64_t(active.size());
     int64_t num_invalid = 0;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1 && count > 1)
     {
         static thread_local SamplingBuffers buffers;
 #pragma omp for reduction(+ : num_invalid)

@@ -1,4 +1,4 @@
-"""Matrix products, and attention over an int8 cache, in C++ for every variant of the decoder, some under QEMU."""
+"""Parts of the C++ decoder in programs that check themselves: for every variant of it, some under QEMU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from testing.native import needs_compiler
 PROGRAMS = {
     "gemm_check.cpp": ["float32", "bfloat16", "int8", "int4"],
     "int8_attention_check.cpp": ["decode", "prefill", "bfloat16"],
+    "team_barrier_check.cpp": ["1", "2", "3", "8", "one"],
 }
 #: Variants without code of their own: products of floats as one neighbour, of bytes as the other.
 BETWEEN = ("x86-64-v4-vnni",)
@@ -62,11 +63,17 @@ def test_programs_on_this_processor(program: str, variant: Variant, tmp_path: Pa
     _check(program, str(tmp_path / "check"))
 
 
+@needs_compiler
+def test_the_barrier_of_a_team_of_threads(tmp_path: Path) -> None:
+    _compile(compiler.find_compiler(), compiler.NATIVE, "team_barrier_check.cpp", tmp_path / "check")
+    _check("team_barrier_check.cpp", str(tmp_path / "check"))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "variant", [variant for variant in VARIANTS if variant.name in QEMU_CPUS], ids=lambda variant: variant.name
 )
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", ["gemm_check.cpp", "int8_attention_check.cpp"])
 def test_programs_on_other_processors(program: str, variant: Variant, tmp_path: Path) -> None:
     names = [f"{variant.machine}-linux-gnu-g++", *(["g++"] if variant.machine == platform.machine() else [])]
     cxx = next((name for name in names if shutil.which(name)), None)
