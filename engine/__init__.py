@@ -50,7 +50,7 @@ from engine.settings import EngineSettings
 from engine.structured_output import StructuredOutput, StructureKind
 
 # Read by OpenMP when PyTorch loads it. By default its threads spin for milliseconds when they have no work, and other
-# programs, or the threads they wait for, get no processor. With more threads than processors it takes this number itself.
+# programs, or threads they wait for, get no processor. With more threads than processors it takes this number itself.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
