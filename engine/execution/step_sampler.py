@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from engine.execution.fault_isolation import as_request_error, find_failing_rows
 from engine.execution.submission import Submission
 from engine.outputs import TokenLogprobs
 from engine.sampling.beam_search import Candidates
+from engine.sampling.grammar_masks import GrammarMasks
 from engine.sampling.logprobs import Scores, named_scores, score
 from engine.sampling.sampler import Sampler, SamplingRow
 from engine.scheduling.request import Request
@@ -42,6 +44,7 @@ class StepSampler:
         self._submissions = submissions
         self._vocabulary = vocabulary
         self.sampler = sampler
+        self._masks = GrammarMasks()
 
     def sampling_row(self, request: Request) -> SamplingRow:
         """Returns the sampling state of a request in flight."""
@@ -50,6 +53,10 @@ class StepSampler:
     def stream_id(self, request_id: str) -> str:
         """Returns the stream to which a request in flight belongs."""
         return self._submissions[request_id].stream_id
+
+    def computing_masks(self, plan: StepPlan) -> AbstractContextManager[None]:
+        """Computes what the replies' grammars allow next, beside the block under ``with``: the forward pass."""
+        return self._masks.computed_beside([self._submissions[id_].sampling for id_, _row in _sampled_ids(plan)])
 
     def sample(self, plan: StepPlan, logits: Tensor) -> SampledRows:
         """Samples the next token of each sampling request, and of its forks.
@@ -60,15 +67,10 @@ class StepSampler:
         Raises:
             Exception: no request is to blame, see :func:`find_failing_rows`.
         """
-        ids: list[str] = []
-        origin: list[int] = []  # forks are sampled from the logits of the prompt they share
-        for row, chunk in enumerate(plan.sampling):
-            forks = () if chunk.request.is_beam else chunk.request.forks
-            for one in (chunk.request, *forks):
-                ids.append(one.id)
-                origin.append(row)
+        sampled = _sampled_ids(plan)
+        ids = [id_ for id_, _row in sampled]
         if len(ids) > len(plan.sampling):
-            logits = logits[origin]
+            logits = logits[[row for _id, row in sampled]]
         failures: dict[str, EngineError] = {}
         while ids:
             sampling_rows = [self._submissions[id_].sampling for id_ in ids]
@@ -132,3 +134,15 @@ class StepSampler:
         rows = [index for index, _, _ in wanted]
         scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
         return {id_: scores for (_, id_, _), scores in zip(wanted, scored, strict=True)}
+
+
+def _sampled_ids(plan: StepPlan) -> list[tuple[str, int]]:
+    """Returns the ids of the requests that a plan samples for, and the row of logits of each.
+
+    Forks are sampled from the logits of the prompt they share.
+    """
+    return [
+        (one.id, row)
+        for row, chunk in enumerate(plan.sampling)
+        for one in (chunk.request, *(() if chunk.request.is_beam else chunk.request.forks))
+    ]

@@ -12,7 +12,7 @@ from engine.errors import InvalidRequestError, LogitsError
 from engine.text.reply_formats.token_bans import ThinkingTracker
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLExecutor, LLMatcher
 
 
 class ReplyGrammar(Protocol):
@@ -28,6 +28,10 @@ class ReplyGrammar(Protocol):
 
     def forced(self, token_ids: Sequence[int], num_prompt_tokens: int) -> tuple[int, ...]:
         """Returns the tokens that must follow; empty where there is a choice."""
+        ...
+
+    def matcher_at(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher | None:
+        """Returns the matcher that says what may follow, advanced to this place; None where no grammar holds yet."""
         ...
 
 
@@ -71,6 +75,7 @@ class GrammarMatcher:
         self._request_id = request_id
         self._vocab_size = vocab_size
         self._consumed: list[int] = []
+        self._banned: NDArray[np.int64] | None = None  # after the tokens consumed, once computed
         self._forced: tuple[int, ...] = ()
         self._forced_at = -1  # tokens consumed when they were computed
 
@@ -81,10 +86,20 @@ class GrammarMatcher:
             LogitsError: the grammar became too complex to follow; names the request.
         """
         self._follow(token_ids, num_prompt_tokens)
-        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        self._check()
-        allowed = np.unpackbits(mask, count=self._vocab_size, bitorder="little")
-        return np.flatnonzero(allowed == 0)
+        if self._banned is None:
+            mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            self._check()
+            self._banned = self._unset(mask)
+        return self._banned
+
+    def matcher_at(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher:
+        """Returns itself, advanced to this place.
+
+        Raises:
+            LogitsError: the grammar became too complex to follow; names the request.
+        """
+        self._follow(token_ids, num_prompt_tokens)
+        return self
 
     def is_complete(self, token_ids: Sequence[int], num_prompt_tokens: int) -> bool:
         """Whether nothing can follow: the reply is complete without an end-of-sequence token."""
@@ -101,14 +116,20 @@ class GrammarMatcher:
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         kept = min(len(self._consumed), len(token_ids) - num_prompt_tokens)
         if kept < len(self._consumed):
+            self._banned = None
             self._matcher.rollback(len(self._consumed) - kept)
             self._forced_at = -1
             del self._consumed[kept:]
         new = list(token_ids[num_prompt_tokens + kept :])
         if new:
+            self._banned = None
             self._matcher.consume_tokens(new)
             self._check()
             self._consumed += new
+
+    def _unset(self, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Returns the token ids whose bits are 0."""
+        return np.flatnonzero(np.unpackbits(mask, count=self._vocab_size, bitorder="little") == 0)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -117,6 +138,23 @@ class GrammarMatcher:
                 f"The structure that {self._request_id} is held to became too complex: {reason}. Simplify it.",
                 request_ids=(self._request_id,),
             )
+
+
+def compute_masks(matchers: Sequence[GrammarMatcher], executor: LLExecutor) -> None:
+    """Computes what may follow, for several replies of one model in one call, and keeps it until each goes on.
+
+    Other threads run meanwhile. A matcher that fails keeps nothing: :meth:`GrammarMatcher.banned` raises its error.
+    """
+    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+    missing = [matcher for matcher in matchers if matcher._banned is None]
+    if not missing:
+        return
+    masks = allocate_token_bitmask(len(missing), missing[0]._vocab_size)
+    fill_next_token_bitmask_par(executor, [(matcher._matcher, at) for at, matcher in enumerate(missing)], masks)
+    for matcher, mask in zip(missing, masks, strict=True):
+        if not matcher._matcher.is_error():
+            matcher._banned = matcher._unset(mask.view(np.uint8))
 
 
 class AnswerGrammar:
@@ -151,6 +189,11 @@ class AnswerGrammar:
         """Returns the tokens that must follow; empty in thinking, and where there is a choice."""
         matcher = self._follow(token_ids, num_prompt_tokens)
         return () if matcher is None else matcher.forced(token_ids, self._start)
+
+    def matcher_at(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher | None:
+        """Returns the answer's matcher, advanced to this place; None in thinking."""
+        matcher = self._follow(token_ids, num_prompt_tokens)
+        return None if matcher is None else matcher.matcher_at(token_ids, self._start)
 
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher | None:
         if self._matcher is None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.errors import EveryTokenBannedError, LogitsError
 from engine.parameter_table import PARAMETERS, Group
 from engine.sampling import cpu, gpu
-from engine.sampling.grammar import ReplyGrammar
+from engine.sampling.grammar import GrammarMatcher, ReplyGrammar
 from engine.sampling.penalties import TokenCounts
 from engine.sampling_params import SamplingParams
 
@@ -115,6 +115,11 @@ class SamplingRow:
             return self._stop_ids if bans_the_end else _NO_TOKENS
         parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
         return np.concatenate([*parts, self._stop_ids] if bans_the_end else parts)
+
+    @property
+    def matcher(self) -> GrammarMatcher | None:
+        """The matcher of the reply's grammar, advanced to the newest token; None where no grammar holds yet."""
+        return None if self.grammar is None else self.grammar.matcher_at(self.token_ids, self.num_prompt_tokens)
 
     @property
     def is_complete(self) -> bool:

@@ -62,7 +62,7 @@ class SpeculativeSteps(StepStrategy):
         self.record_requests(plan)
         began = monotonic()
         plan = self._with_drafts(plan)
-        logits = self.runner.execute(plan)
+        logits = self.execute(plan)
         if plan.num_sampled_rows == len(plan.sampling):
             yield self.sample(plan, logits, began)
         else:

@@ -71,7 +71,12 @@ class StepStrategy(ABC):
         """Computes and samples one step, and waits for its tokens. Any plan with chunks can be computed this way."""
         self.record_requests(plan)
         began = monotonic()
-        return self.sample(plan, self.runner.execute(plan), began)
+        return self.sample(plan, self.execute(plan), began)
+
+    def execute(self, plan: StepPlan) -> Tensor:
+        """Computes a plan's logits, see :meth:`Runner.execute`, and meanwhile what the replies' grammars allow next."""
+        with self.sampler.computing_masks(plan):
+            return self.runner.execute(plan)
 
     def sample(self, plan: StepPlan, logits: Tensor, began: float) -> ComputedStep:
         """Samples a step without draft tokens.

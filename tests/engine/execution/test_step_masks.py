@@ -1,0 +1,157 @@
+"""A step computes its grammars' masks while its forward pass runs, for replies with a form and without one together."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine import EngineSettings, StructuredOutput, StructureKind
+from engine.execution.load import load_model
+from engine.execution.runner import Runner
+from engine.model.loaded_model import LoadedModel
+from engine.runtime.engine_core import EngineCore
+from engine.sampling import grammar_masks
+from engine.sampling.grammar import GrammarMatcher, compute_masks
+from engine.scheduling.step_plan import StepPlan
+from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, compute_sequentially, finish
+from testing.models import make_model
+from testing.native import needs_compiler
+
+FORM = StructuredOutput(StructureKind.REGEX, "[a-m]{90,120}")
+RECORD = StructuredOutput(StructureKind.REGEX, "(a long text that is dictated: [0-9]{2,3}[.] ){1,5}")
+PROMPT = [5, 6, 7, 8]
+ASKED = {
+    "form": replace(GREEDY, structured=FORM),
+    "record": replace(SAMPLED, structured=RECORD),
+    "several": replace(SAMPLED, structured=FORM, n=2),
+    "free": GREEDY,
+    "penalized": replace(SAMPLED, presence_penalty=0.5),
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["native", "torch"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    path = make_model(tmp_path_factory.mktemp("models") / "qwen2", "qwen2", seed=3)
+    settings = EngineSettings(_env_file=None, model=str(path), dtype="float32", device="cpu", native=request.param)
+    return load_model(settings, lambda _stage, _fraction: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would wait for one another at every turn where other tests hold the cores."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+
+def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:
+    given: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 12, "max_batched_tokens": 64, "num_kv_blocks": 200}
+    return EngineCore(model, EngineSettings(_env_file=None, **{**given, "kv_block_size": 4, "device": "cpu", **chosen}))
+
+
+class WatchedSteps:
+    """Lets a step's forward pass end only after its masks are computed, and records what ran meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[int] = []  #: matchers whose masks were computed, of each step
+        self.plans: list[list[str]] = []  #: requests of each step
+        self.is_working = False
+        self._has_begun, self._computed = threading.Event(), threading.Event()
+        self._is_expected = False
+        execute, beside = Runner.execute, grammar_masks._matchers
+
+        def compute(matchers: Sequence[GrammarMatcher], executor: Any) -> None:
+            assert self._has_begun.wait(timeout=20), "the forward pass waits for the masks"
+            self.is_working = True
+            compute_masks(matchers, executor)
+            self.batches.append(len(matchers))
+            self._computed.set()
+            threading.Event().wait(0.002)  # the forward pass may end first
+            self.is_working = False
+
+        def expect(rows: Any) -> list[GrammarMatcher]:
+            matchers = beside(rows)
+            self._is_expected = bool(matchers)
+            self._has_begun.clear()
+            self._computed.clear()
+            return matchers
+
+        def forward(runner: Runner, plan: StepPlan, *args: Any) -> torch.Tensor:
+            self.plans.append([chunk.request.id for chunk in plan.chunks])
+            self._has_begun.set()
+            logits = execute(runner, plan, *args)
+            if self._is_expected:
+                assert self._computed.wait(timeout=20), "no mask was computed beside the forward pass"
+            return logits
+
+        monkeypatch.setattr(grammar_masks, "compute_masks", compute)
+        monkeypatch.setattr(grammar_masks, "_matchers", expect)
+        monkeypatch.setattr(Runner, "execute", forward)
+
+
+@needs_compiler
+@pytest.mark.parametrize("speculation", ["off", "prompt-lookup"])
+def test_masks_are_computed_beside_the_forward_pass_of_all_replies(
+    model: LoadedModel, speculation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make_core(model)
+    compute_sequentially(plain)
+    for name, params in ASKED.items():
+        add(plain, name, PROMPT, params)
+    with monkeypatch.context() as patch:
+        patch.setattr(grammar_masks, "_matchers", lambda rows: [])
+        expected = finish(plain)
+    steps, core = WatchedSteps(monkeypatch), make_core(model, speculation=speculation)
+    for name, params in ASKED.items():
+        add(core, name, PROMPT, params)
+    found = finish(core)
+    assert (found.tokens, found.reasons, found.failures) == (expected.tokens, expected.reasons, {})
+    together = {"form", "record", "several", "several/1", "free", "penalized"}
+    assert any(set(plan) >= together for plan in steps.plans)
+    assert max(steps.batches) == 4
+
+
+@needs_compiler
+def test_every_step_with_a_form_has_its_masks(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, core = WatchedSteps(monkeypatch), make_core(model)
+    for name in ("form", "several", "free"):
+        add(core, name, PROMPT, ASKED[name])
+    unset, alone = GrammarMatcher._unset, []
+
+    def watch(matcher: GrammarMatcher, mask: Any) -> Any:
+        if not steps.is_working:
+            alone.append(matcher)
+        return unset(matcher, mask)
+
+    monkeypatch.setattr(GrammarMatcher, "_unset", watch)
+    assert not finish(core).failures
+    assert steps.batches.count(3) >= 14
+    assert not alone, "sampling had to compute masks"
+
+
+@needs_compiler
+def test_no_mask_is_being_computed_between_steps(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies are aborted, preempted and ended there, and what follows a preemption is what would have followed."""
+    params = {f"r{seed}": replace(SAMPLED, structured=FORM, seed=seed) for seed in range(6)}
+    roomy = make_core(model)
+    for name, one in params.items():
+        add(roomy, name, PROMPT, one)
+    expected = finish(roomy).tokens
+    steps, core, record = WatchedSteps(monkeypatch), make_core(model, num_kv_blocks=18), ReaderRecord()
+    for name, one in params.items():
+        add(core, name, PROMPT, one)
+    for number in itertools.count():
+        record.add(core.step())
+        assert not steps.is_working
+        if number == 4:
+            assert core.abort("r0")
+        if not core.has_work:
+            break
+    assert core.stats().num_preemptions
+    assert {key: tokens for key, tokens in record.tokens.items() if key != ("r0", 0)} == {
+        key: tokens for key, tokens in expected.items() if key != ("r0", 0)
+    }
