@@ -3,7 +3,7 @@
     docker compose build app
     python -m benchmarks.container                 # the image deskmate:cpu, nine rounds
     python -m benchmarks.container --model FILE.gguf --rounds 5
-    python -m benchmarks.container --save          # also writes benchmarks/results/DATE-container.json
+    python -m benchmarks.container --save          # also writes benchmarks/results/DATE-container-MODEL.json
 
 Each round starts the engine in both, one after the other, and takes the best of several replies. The ratio is the
 median of the rounds' ratios, so that a busy machine, which slows both sides of a round, hardly changes it.
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compared = compare(options.image, options.model, options.rounds)
     print(sentence(compared))
     if options.save:
-        file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-container.json"
+        file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-container-{Path(options.model).stem}.json"
         about = {"machine": machine.describe(), "model": Path(options.model).name, "load_average": os.getloadavg()[0]}
         file.write_text(json.dumps(about | compared, indent=1) + "\n")
 
