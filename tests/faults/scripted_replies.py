@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from hashlib import sha256
@@ -12,6 +13,17 @@ _VOCABULARY = ("one", "zwei", "trois", "четыре", "五", "sechs\n", "سبع
 def make_question(number: int, words: int) -> str:
     """A question that nobody else asks, for a reply of so many words."""
     return f"Question {number}: please ({words} words)"
+
+
+def call_question(number: int, tool: str, **arguments: object) -> str:
+    """A question whose reply calls this tool, and says what came of it."""
+    return f"Question {number}: call {tool} with {json.dumps(arguments)}"
+
+
+def called_tool(question: str) -> tuple[str, str] | None:
+    """The tool that a question asks for, and its arguments; None if it asks for none."""
+    asked = re.search(r": call (\w+) with (.*)", question)
+    return (asked[1], asked[2]) if asked else None
 
 
 def reply_pieces(question: str) -> list[str]:

@@ -9,6 +9,7 @@ import importlib
 import os
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
+from dataclasses import replace
 
 # What takes seconds to import, once for all children.
 import anyio._backends._asyncio  # noqa: F401
@@ -21,8 +22,8 @@ import app.server.serving
 import engine
 from app.cli.main import main as deskmate
 from engine import Delta, PreparedPrompt
-from testing.fake_engine import FakeEngine, Script
-from tests.faults.scripted_replies import reply_pieces, whole_reply
+from testing.fake_engine import FakeEngine, Piece, Script, call_pieces
+from tests.faults.scripted_replies import called_tool, reply_pieces, whole_reply
 from tests.fork_server import serve_orders
 
 
@@ -32,13 +33,17 @@ class ScriptedReplyEngine(FakeEngine):
     def __init__(self, delay: float) -> None:
         super().__init__(max_model_len=10_000_000)
         self._delay = delay
+        self._info = replace(self._info, can_call_tools=True)
 
     async def _stream(self, prepared: PreparedPrompt, deadline: float | None) -> AsyncGenerator[Delta]:
         self._admit(prepared.num_prompt_tokens)
         messages = prepared.messages
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
-        pieces = reply_pieces(question)
-        if messages[-1]["role"] == "assistant":
+        pieces: list[Piece] = [*reply_pieces(question)]
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        if tool := called_tool(question):
+            pieces = [f"The tool said: {results[-1]}"] if results else [*call_pieces(*tool)]
+        elif messages[-1]["role"] == "assistant":
             begun = messages[-1]["content"]
             whole = whole_reply(question)
             assert whole.startswith(begun), f"this is not how the reply to {question!r} began: {begun!r}"
