@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.deps import AccountsDep, Caller, ServicesDep, UserId, VisitorDep
+from app.api.request_model import RequestModel
 from app.domain.accounts import MAX_PASSWORD_CHARS, KeyView, Scope, SessionView, checked_display_name
 from app.domain.roles import UserRole
 
@@ -19,38 +20,30 @@ router = APIRouter(prefix="/api/account", tags=["account"])
 Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARS, description="The password as typed.")]
 
 
-class SignIn(BaseModel):
+class SignIn(RequestModel):
     """Credentials."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=200, description="The name to sign in with; case does not matter.")
     password: Password
 
 
-class NewPassword(BaseModel):
+class NewPassword(RequestModel):
     """The current and the new password."""
-
-    model_config = ConfigDict(extra="forbid")
 
     present: Password
     new: Password
 
 
-class AccountChange(BaseModel):
+class AccountChange(RequestModel):
     """Changes to the caller's account."""
-
-    model_config = ConfigDict(extra="forbid")
 
     display_name: str = Field(
         max_length=200, description="Name shown to other users; empty for the name to sign in with."
     )
 
 
-class NewKey(BaseModel):
+class NewKey(RequestModel):
     """An API key to create."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=200, description="Label of the key, such as the program's name.")
     scopes: list[Scope] = Field(default=[Scope.CHAT, Scope.MODELS], max_length=10, description="What the key allows.")

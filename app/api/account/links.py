@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.account.account import Password
 from app.api.deps import AccountsDep, VisitorDep
+from app.api.request_model import RequestModel
 from app.store.accounts.invitations import Link
 
 router = APIRouter(prefix="/api/links", tags=["account"])
 
 
-class LinkToken(BaseModel):
+class LinkToken(RequestModel):
     """The token of a link."""
-
-    model_config = ConfigDict(extra="forbid")
 
     token: str = Field(min_length=1, max_length=200, description="The last part of the link.")
 

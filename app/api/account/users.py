@@ -6,29 +6,26 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import AccountsDep, Origin, UserId
+from app.api.request_model import RequestModel
 from app.domain.accounts import AccountView, LinkView, SessionView
 from app.domain.roles import UserRole
 
 router = APIRouter(prefix="/api/people", tags=["people"])
 
 
-class Invite(BaseModel):
+class Invite(RequestModel):
     """An invitation to create."""
-
-    model_config = ConfigDict(extra="forbid")
 
     role: UserRole = Field(UserRole.AGENT, description="The role of the new account.")
     note: str | None = Field(None, max_length=200, description="Who the invitation is for.")
     days: int = Field(7, ge=1, le=90, description="Days until the link expires.")
 
 
-class PersonChange(BaseModel):
+class PersonChange(RequestModel):
     """Changes to a user's account; omitted fields stay."""
-
-    model_config = ConfigDict(extra="forbid")
 
     role: UserRole | None = Field(None, description="The new role.")
     disabled: bool | None = Field(None, description="True disables the account at once; false enables it again.")

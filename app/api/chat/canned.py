@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import ServicesDep
+from app.api.request_model import RequestModel
 from app.domain.templates import MAX_VARIABLES, TemplateKind, Variable
 
 router = APIRouter(prefix="/api", tags=["canned replies"])
 
 
-class Values(BaseModel):
+class Values(RequestModel):
     """Values of a template's variables."""
-
-    model_config = ConfigDict(extra="forbid")
 
     values: dict[str, str] = Field(
         {}, max_length=MAX_VARIABLES, description="By variable; omitted ones get their defaults."

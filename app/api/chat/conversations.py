@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import ServicesDep, UserId
+from app.api.request_model import RequestModel
 from app.domain.chat_settings import ChatSettings
 from app.domain.views import ConversationSummary, ConversationView, Page
 from app.store.chat.conversations import clean_tags
@@ -17,10 +18,8 @@ router = APIRouter(prefix="/api/conversations", tags=["conversations"])
 tags_router = APIRouter(prefix="/api/tags", tags=["conversations"])
 
 
-class ConversationChange(BaseModel):
+class ConversationChange(RequestModel):
     """Changes to a conversation; omitted fields stay."""
-
-    model_config = ConfigDict(extra="forbid")
 
     title: str | None = Field(None, description="The new title.")
     settings: ChatSettings | None = Field(None, description="The new settings; replaces all of them.")

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import ServicesDep, UserId
+from app.api.request_model import RequestModel
 from app.domain.chat_settings import ChatSettings
 from app.domain.feedback import FeedbackView, Opinion, Rating, Reason
 from app.store.chat.deletions import Deletion
@@ -22,10 +23,8 @@ deletions_router = APIRouter(prefix="/api/deletions", tags=["messages"])
 ToolUseId = Annotated[str, Field(max_length=200)]
 
 
-class Continuation(BaseModel):
+class Continuation(RequestModel):
     """Options of a continued reply."""
-
-    model_config = ConfigDict(extra="forbid")
 
     settings: ChatSettings | None = Field(None, description="Saved on the conversation; default: its current ones.")
 
@@ -44,10 +43,8 @@ class EditedMessage(AnotherReply):
     text: str = Field(description="The new text.")
 
 
-class GivenFeedback(BaseModel):
+class GivenFeedback(RequestModel):
     """The user's rating of a reply."""
-
-    model_config = ConfigDict(extra="forbid")
 
     rating: Rating = Field(description="Thumb up or down.")
     reasons: tuple[Reason, ...] = Field((), max_length=len(Reason), description="Reasons that go with the rating.")

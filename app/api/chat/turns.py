@@ -7,10 +7,11 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.chat.turn_events import Position, Positions, TurnStream, reader_factory
 from app.api.deps import Closing, Metrics, OpenStreamsDep, ServicesDep, UserId
+from app.api.request_model import RequestModel
 from app.api.sse import EventStream
 from app.domain.chat_settings import ChatSettings
 from app.errors import InvalidInput
@@ -26,10 +27,8 @@ LastEventId = Annotated[str | None, Header(description="Sent by the browser when
 START = Position(0)
 
 
-class StartTurn(BaseModel):
+class StartTurn(RequestModel):
     """A message to send. The client sends ids and text; the history comes from the database."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: str = Field(description="The user's message.")
     conversation_id: str | None = Field(None, description="The conversation; default: a new one.")

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import ServicesDep, UserId
 from app.api.desk.usage import DaysDep
+from app.api.request_model import RequestModel
 from app.domain.review import Exchange, Flag, ReviewItem, ReviewState
 from app.domain.views import Page
 
 router = APIRouter(prefix="/api/desk/review", tags=["desk"])
 
 
-class ReviewMark(BaseModel):
+class ReviewMark(RequestModel):
     """Whether a reply has been reviewed."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reviewed: bool = Field(description="Reviewed; new feedback reopens it.")
 

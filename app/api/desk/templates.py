@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.api.deps import ServicesDep, UserId
+from app.api.request_model import RequestModel
 from app.domain.templates import MAX_VARIABLES, Template, TemplateKind
 from app.store.desk.template_versions import StoredTemplate
 from app.templates.catalog import MAX_NAME_CHARS
@@ -19,36 +20,28 @@ router = APIRouter(prefix="/api/desk/templates/{kind}", tags=["desk"])
 Name = Annotated[str, Path(max_length=MAX_NAME_CHARS, description="For example support-desk.")]
 
 
-class NewVersion(BaseModel):
+class NewVersion(RequestModel):
     """A new version of a template."""
-
-    model_config = ConfigDict(extra="forbid")
 
     after: int = Field(ge=0, description="The version that was edited; 0 for the file, or for a new template.")
     template: Template
 
 
-class RestoreTemplate(BaseModel):
+class RestoreTemplate(RequestModel):
     """A version to restore."""
-
-    model_config = ConfigDict(extra="forbid")
 
     after: int = Field(ge=0, description="The current version, as the client knows it.")
     version: int = Field(ge=0, description="The version to restore.")
 
 
-class RemoveTemplate(BaseModel):
+class RemoveTemplate(RequestModel):
     """A template to remove."""
-
-    model_config = ConfigDict(extra="forbid")
 
     after: int = Field(ge=0, description="The current version, as the client knows it.")
 
 
-class PreviewTemplate(BaseModel):
+class PreviewTemplate(RequestModel):
     """An unsaved template, and values for its variables."""
-
-    model_config = ConfigDict(extra="forbid")
 
     template: Template
     values: dict[str, str] = Field(

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from app.api.deps import ServicesDep, UserId
 from app.api.ops.engine import EngineView, view_engine
+from app.api.request_model import RequestModel
 
 router = APIRouter(prefix="/api/engine/adapters", tags=["engine"])
 
 
-class NewAdapter(BaseModel):
+class NewAdapter(RequestModel):
     """The adapter to load."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)] = Field(
         description="The name by which requests to /v1 choose it."

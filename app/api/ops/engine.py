@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from app.api.deps import ServicesDep, UserId
 from app.api.ops.models import DownloadView, view_download
+from app.api.request_model import RequestModel
 from app.services.container import Services
 from app.services.hosted_model import hosted_model
 from engine import EngineState, EngineStats, ModelHost, ModelInfo
@@ -32,10 +33,8 @@ class EngineView(BaseModel):
     download: DownloadView | None = Field(None, description="The last download of a model, which may be in progress.")
 
 
-class UnloadOptions(BaseModel):
+class UnloadOptions(RequestModel):
     """How to unload the current model."""
-
-    model_config = ConfigDict(extra="forbid")
 
     timeout: Seconds = 30.0
 

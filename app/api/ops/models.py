@@ -6,9 +6,10 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, status
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from app.api.deps import ServicesDep, UserId
+from app.api.request_model import RequestModel
 from app.models.downloads import place_of
 from app.models.local_model import LocalModel, Source
 from app.models.performance import expected_tokens_per_second, fits
@@ -64,10 +65,8 @@ class ModelsView(BaseModel):
     can_load_paths: bool = Field(description="Whether `POST /api/engine/swap` takes any folder; not with accounts.")
 
 
-class WantedModel(BaseModel):
+class WantedModel(RequestModel):
     """The model to download."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)] = Field(
         description="A name on the recommended list, or a hub id such as Qwen/Qwen3-0.6B or org/repo:Q4_K_M."
