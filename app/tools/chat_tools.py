@@ -69,18 +69,21 @@ class ChatTools:
         approved = frozenset(one.name for one in found if self.is_auto_approved(one))
         return OfferedTools(tuple(one.for_engine() for one in found), approved, frozenset(wanted))
 
-    async def run(self, use: ToolUse, servers: Collection[str], max_chars: int = MAX_RESULT_CHARS) -> ToolUse:
+    async def run(
+        self, use: ToolUse, servers: Collection[str], max_chars: int = MAX_RESULT_CHARS, *, user_id: str
+    ) -> ToolUse:
         """Calls a tool. Whatever goes wrong is the call's result, which the model and the user are told.
 
         Args:
             servers: whose tools may be called.
             max_chars: length at which the result is cut.
+            user_id: of the chat.
         """
         if self._servers.server_of(use.name) not in servers:
             return replace(use, status=ToolUseStatus.FAILED, result=f"There is no tool {use.name} in this chat.")
         started = time.monotonic()
         try:
-            result = await self._servers.call(use.name, use.arguments)
+            result = await self._servers.call(use.name, use.arguments, user_id)
         except ToolServerError as error:
             text, status = str(error), ToolUseStatus.FAILED
         else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.egress.policy import EgressRefusedError
+from app.tools.call_slots import CallSlots
 from app.tools.results import ToolResult, to_result
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ MAX_PAGES = 16
 CONNECTION_CLOSED = -32000
 """MCP's error code of a connection that ended; ``mcp_types`` has it, but is imported only when it is needed."""
 MAX_CONCURRENT_CALLS = 8
-"""Calls of one server's tools that run at a time; others wait, and their time counts."""
+"""Calls of one server's tools that run at a time, of one user half as many; others wait, and their time counts."""
 
 
 class ToolServerError(Exception):
@@ -85,7 +86,7 @@ class Connection:
         self._session: _Session | None = None
         self._owners: set[asyncio.Task[None]] = set()  # of this session, and of others that still end
         self._opening = asyncio.Lock()
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
+        self._slots = CallSlots(MAX_CONCURRENT_CALLS)
         self._failed_at: float | None = None
         self._failure = ""
 
@@ -97,8 +98,8 @@ class Connection:
         """
         return await self._use(_list_tools, CONNECT_TIMEOUT_S)
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        """Calls a tool.
+    async def call(self, tool: str, arguments: dict[str, Any], user_id: str | None = None) -> ToolResult:
+        """Calls a tool, for a user.
 
         Raises:
             ToolServerError: the server cannot be reached, refuses the call, or takes longer than the timeout.
@@ -107,7 +108,7 @@ class Connection:
         async def call(client: Client) -> ToolResult:
             return to_result(await client.call_tool(tool, arguments))
 
-        return await self._use(call, self._timeout_s)
+        return await self._use(call, self._timeout_s, user_id)
 
     async def close(self) -> None:
         """Ends the connection; a server that is a program ends with it."""
@@ -118,12 +119,12 @@ class Connection:
             if self._owners:  # of attempts that were given up: a program that does not end by itself is killed there
                 await asyncio.wait(self._owners, timeout=CLOSE_TIMEOUT_S)
 
-    async def _use(self, act: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
+    async def _use(self, act: Callable[[Client], Awaitable[T]], timeout_s: float, user_id: str | None = None) -> T:
         from mcp import MCPError
 
         session: _Session | None = None
         try:
-            async with asyncio.timeout(timeout_s), self._slots:
+            async with asyncio.timeout(timeout_s), self._slots.slot(user_id):
                 session = await self._open()
                 result = await act(session.client)
                 session.used_at = time.monotonic()

@@ -96,12 +96,13 @@ class ToolServers:
         server, separator, _ = name.partition(SEPARATOR)
         return server if separator and server in self._servers else None
 
-    async def call(self, name: str, arguments: str) -> ToolResult:
+    async def call(self, name: str, arguments: str, user_id: str | None = None) -> ToolResult:
         """Calls an offered tool.
 
         Args:
             name: as :attr:`OfferedTool.name`.
             arguments: JSON text, an object.
+            user_id: who calls it; a user has at most half of a server's calls at a time. None: no user of a desk.
 
         Returns:
             The result. What a model can mend, such as a wrong name or arguments, is a result that is an error.
@@ -122,7 +123,7 @@ class ToolServers:
             return ToolResult(f"The arguments are not JSON: {error}.", is_error=True)
         if not isinstance(parsed, dict):
             return ToolResult("The arguments must be a JSON object.", is_error=True)
-        return await self._connections[server].call(offered[name].tool.name, parsed)
+        return await self._connections[server].call(offered[name].tool.name, parsed, user_id)
 
     async def close(self) -> None:
         """Ends all connections, and the servers that are programs."""

@@ -398,7 +398,7 @@ class Turns:
             lease_seconds=self._settings.lease_seconds,
             partial_reply=partial_reply,
             tool_uses=turn_request.tool_uses,
-            tools=self._tool_rounds(offered, turn_request, prepare, options),
+            tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
         )
         new = NewTurn(
             turn_id=ref.turn_id,
@@ -441,6 +441,7 @@ class Turns:
 
     def _tool_rounds(
         self,
+        user_id: str,
         offered: OfferedTools,
         turn_request: TurnRequest,
         prepare: Callable[..., Awaitable[PreparedPrompt]],
@@ -460,6 +461,7 @@ class Turns:
         approved = {*turn_request.context.allowed_tools, *turn_request.newly_allowed}
         return ToolRounds(
             self._tool_offers.tools,
+            user_id=user_id,
             names=frozenset(tool.name for tool in options.tools),
             servers=offered.servers,
             approved=frozenset(approved | offered.approved),

@@ -39,6 +39,7 @@ class ToolRounds:
 
     Args:
         tools: runs calls.
+        user_id: of the chat.
         names: of the tools that are offered.
         servers: whose tools may be called, listed now or not.
         approved: names of the tools that run without asking: by the operator's word, or the user's for this chat.
@@ -47,6 +48,7 @@ class ToolRounds:
     """
 
     tools: ChatTools
+    user_id: str
     names: frozenset[str]
     servers: frozenset[str]
     approved: frozenset[str]
@@ -96,7 +98,7 @@ class ToolRounds:
         """Runs the calls that are allowed, at the same time. ``changed`` is told each that has ended."""
 
         async def run(use: ToolUse) -> None:
-            changed(await self.tools.run(use, self.servers, self.max_result_chars))
+            changed(await self.tools.run(use, self.servers, self.max_result_chars, user_id=self.user_id))
 
         async with asyncio.TaskGroup() as group:
             for use in uses:

@@ -277,6 +277,21 @@ async def test_too_many_calls_at_once_and_too_many_rounds_end(
     assert [options.tool_choice for options in engine.options] == [*3 * [ToolChoiceMode.AUTO], ToolChoiceMode.NONE]
 
 
+async def test_many_calls_of_one_user_leave_half_of_the_server_to_others(
+    services: Services, engine: FakeEngine, free: DemoTools
+) -> None:
+    engine.say(*(piece for index in range(16) for piece in call_pieces("desk__slow", "{}", index=index)))
+    engine.say("At last.")
+    ref = await start(services)
+    await eventually(lambda: len(free.calls) == 4)
+    order = ToolUse(id="1", name="desk__order", arguments='{"number": 7}', round=0, at=0)
+    assert (await services.tools.run(order, ("desk",), user_id=new_id())).status is ToolUseStatus.DONE
+    assert free.calls == [*4 * ["slow"], "order 7"]
+    free.gate.set()
+    await read(services, ref)
+    assert free.calls.count("slow") == 16
+
+
 async def test_a_call_that_the_maximum_length_broke_off_is_not_made(
     services: Services, engine: FakeEngine, free: DemoTools
 ) -> None:
