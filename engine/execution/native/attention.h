@@ -94,5 +94,6 @@ inline OnlineSoftmax first_softmax(const Layer& layer, int64_t head) {
 struct AttentionScratch {
     AlignedVector<float> scores, sums, rescale, scales;
     AlignedVector<int32_t> queries, keys, values, probs;
+    std::vector<const char*> pieces;  // of the cache, in the order in which they are prefetched
     std::vector<bool> is_finite;  // of blocks of keys: whether all their values are
 };

@@ -7,11 +7,14 @@
 // Memory:
 //   queries   float32 [num_heads, head_dim], the row's own; converted to QueryKeyDot::Query once for each split
 //   cache     Cache (float32 or bfloat16), see PagedKV in attention.h; the keys of all kv heads of a token are adjacent
-//             and are read in that order, because sequential reads are faster
-//   scores    float32 [num_heads, kKeyBlock], of one block of keys; probs the same in ValueAccumulator::Prob
+//   scores    float32 [num_heads, kKeysPerSplit]; probs the same in ValueAccumulator::Prob
+//   sums      float32 [num_heads, head_dim rounded up to ValueAccumulator::kNumbers], in the accumulator's order
 //   result    PartialAttention: float32 [num_heads, head_dim] and the state of the softmax for each head
 //
-// Two query heads that share a kv head are computed at once, so that its keys and values are loaded once for both.
+// Memory bounds the speed of long contexts, so the cache is read once and in the order of its addresses: all keys of a
+// split, then all its values, kKeyBlock tokens at a time with all their kv heads. Within a block, kernels read several
+// tokens in turn; Prefetcher goes ahead of them in the order of the addresses. Up to four query heads that share a kv
+// head are computed at once.
 //
 // Threads: each works on splits of its own, with an AttentionScratch and PartialAttentions of its own; queries and
 // cache are only read.
@@ -23,8 +26,9 @@
 
 #include "attention.h"
 
-constexpr int64_t kKeyBlock = 32;  // keys per iteration, of which all heads keep scores
+constexpr int64_t kKeyBlock = 16;  // keys, or values, of which all heads are read before the next ones
 constexpr int64_t kKeysPerSplit = 128;
+constexpr int64_t kPrefetchDistance = 8 << 10;  // bytes; softmax, which reads no memory, adds to it
 
 // Returns the number of splits of the keys that a query at position sees.
 inline int64_t num_splits(const Layer& layer, int64_t position) {
@@ -36,20 +40,33 @@ struct PartialAttention {
     AlignedVector<float> sums;  // [heads, head_dim]
     std::vector<OnlineSoftmax> softmax;  // [heads]
 
-    void clear(int64_t heads, int64_t dim) {
+    void resize(int64_t heads, int64_t dim) {
         softmax.assign(heads, OnlineSoftmax());
-        std::fill_n(ensure_size(sums, heads * dim), heads * dim, 0.0f);
+        ensure_size(sums, heads * dim);
     }
 };
 
-// Prefetches the memory that is read next during the computation, one cache line at a time: a burst of prefetches would
-// stall other loads, and without prefetches memory would be idle meanwhile.
-template <typename Cache>
-struct Prefetcher {
-    const Cache* from;
-    const int64_t* offsets;  // of the keys or values that are read next
+// Prefetches pieces of memory one after another, as many bytes as are read elsewhere meanwhile. The processor's own
+// prefetcher does not follow kernels that read several places in turn; a burst of prefetches would stall other loads.
+class Prefetcher {
+ public:
+    // pieces: [num_pieces], at least one, of piece_bytes each; the last is prefetched again and again.
+    Prefetcher(const char* const* pieces, int64_t num_pieces, int64_t piece_bytes)
+        : at_(pieces[0]), end_(at_ + piece_bytes), next_(pieces + 1), last_(pieces + num_pieces), bytes_(piece_bytes) {}
 
-    void fetch(int64_t key, int64_t d) const { __builtin_prefetch(from + offsets[key] + d); }
+    void fetch(int64_t bytes) {
+
+        __builtin_prefetch(at_);
+        at_ += bytes;
+        if (at_ < end_) return;
+        at_ = next_ < last_ ? *next_++ : end_ - bytes_;
+        end_ = at_ + bytes_;
+    }
+
+ private:
+    const char *at_, *end_;
+    const char *const *next_, *const *last_;
+    int64_t bytes_;
 };
 
 // ---- Number formats -------------------------------------------------------------------------------------------------
@@ -66,31 +83,36 @@ struct QueryKeyDot {
     static Floats add(Floats sum, Floats key, Floats query) { return multiply_add(key, query, sum); }
 };
 
-// How kSteps * kNumbers numbers of the values of a block, weighted by probs, are added to the sums of kHeads heads.
+// How kSteps * kNumbers numbers of the values of some keys, weighted by probs, are added to the sums of kHeads heads.
 template <typename Cache>
 struct ValueAccumulator {
     using Prob = float;
     static constexpr int64_t kNumbers = kLanes;
 
-    // values: of the kv head, from number d of it on. sums: those of the first head, from d on; head_dim (dim) apart.
-    // rescale: of each head, for the sums so far. left: numbers of the head from d on.
+    // values: of the kv head, from number d of it on. probs: those of the first head, kKeysPerSplit apart. sums: those
+    // of the first head, from d on; width apart. left: numbers of the head from d on. is_first: there are no sums yet.
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const Cache* values, const int64_t* offsets, int64_t num_keys, const Prob* probs,
-                    const float* rescale, int64_t dim, int64_t /*left*/, float* sums, const Prefetcher<Cache>& next) {
-        Floats sum[kHeads][kSteps];
-        for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i)
-                sum[head][i] = load<Floats>(sums + head * dim + i * kLanes) * rescale[head];
+    static void add(const Cache* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, int64_t width,
+                    int64_t /*left*/, bool is_first, float* sums, Prefetcher& prefetcher) {
+        Prefetcher own = prefetcher;
+        Floats sum[kHeads][kSteps] = {};
+        if (!is_first)
+            for (int64_t head = 0; head < kHeads; ++head)
+                for (int64_t i = 0; i < kSteps; ++i) sum[head][i] = load<Floats>(sums + head * width + i * kLanes);
         for (int64_t key = 0; key < num_keys; ++key)
             for (int64_t i = 0; i < kSteps; ++i) {
-                next.fetch(key, i * kNumbers);
+                own.fetch(kNumbers * sizeof(Cache));
                 const Floats numbers = widen(values + offsets[key] + i * kLanes);
                 for (int64_t head = 0; head < kHeads; ++head)
-                    sum[head][i] = multiply_add(numbers, Floats{} + probs[head * kKeyBlock + key], sum[head][i]);
+                    sum[head][i] = multiply_add(numbers, Floats{} + probs[head * kKeysPerSplit + key], sum[head][i]);
             }
         for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) store(sum[head][i], sums + head * dim + i * kLanes);
+            for (int64_t i = 0; i < kSteps; ++i) store(sum[head][i], sums + head * width + i * kLanes);
+        prefetcher = own;
     }
+
+    // Stores a head's sums in order.
+    static void finish(const float* sums, int64_t dim, float* to) { std::copy(sums, sums + dim, to); }
 };
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
@@ -115,52 +137,53 @@ struct QueryKeyDot<bf16> {
 
 // Adds the values of two keys at once: number d of one and of the other form a pair, which is multiplied with the pair
 // of their probs. Probs are rounded to bfloat16, as in prefills. An odd last key is paired with padding of prob 0.
+//
+// unpacklo and unpackhi form pairs within eight numbers: of each eight, the sums of the first four are in one vector
+// and those of the last four in the other. finish() brings them back into order.
 template <>
 struct ValueAccumulator<bf16> {
     using Prob = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
 
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const bf16* values, const int64_t* offsets, int64_t num_keys, const Prob* probs,
-                    const float* rescale, int64_t dim, int64_t left, float* sums, const Prefetcher<bf16>& next) {
-        // unpacklo and unpackhi form pairs within eight numbers: of each eight, the sums of the first four are in one
-        // vector and those of the last four in the other. lower and upper bring them back into order.
-        const Ints firsts = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lasts = firsts + 4;
-        const Ints lower = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, upper = lower + 8;
-        Floats sum[kHeads][kSteps][2];
-        for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) {
-                const float* from = sums + head * dim + i * kNumbers;
-                const Floats low = load<Floats>(from) * rescale[head];
-                const Floats high =
-                    left - i * kNumbers > kLanes ? load<Floats>(from + kLanes) * rescale[head] : Floats{};
-                sum[head][i][0] = __builtin_shuffle(low, high, firsts);
-                sum[head][i][1] = __builtin_shuffle(low, high, lasts);
-            }
+    static void add(const bf16* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, int64_t width,
+                    int64_t left, bool is_first, float* sums, Prefetcher& prefetcher) {
+        Prefetcher own = prefetcher;
+        Floats sum[kHeads][kSteps][2] = {};
+        if (!is_first)
+            for (int64_t head = 0; head < kHeads; ++head)
+                for (int64_t i = 0; i < 2 * kSteps; ++i)
+                    sum[head][i / 2][i % 2] = load<Floats>(sums + head * width + i * kLanes);
         for (int64_t key = 0; key < num_keys; key += 2)
             for (int64_t i = 0; i < kSteps; ++i) {
                 const __mmask32 known = first_lanes(left - i * kNumbers);
-                next.fetch(key, i * kNumbers);
-                next.fetch(key + 1, i * kNumbers);
+                own.fetch(kNumbers * sizeof(bf16));
+                own.fetch(kNumbers * sizeof(bf16));
                 const __m512i one = _mm512_maskz_loadu_epi16(known, values + offsets[key] + i * kNumbers);
                 const __m512i other = _mm512_maskz_loadu_epi16(known, values + offsets[key + 1] + i * kNumbers);
                 const __m512bh pairs[2] = {__m512bh(_mm512_unpacklo_epi16(one, other)),
                                            __m512bh(_mm512_unpackhi_epi16(one, other))};
                 for (int64_t head = 0; head < kHeads; ++head) {
                     int32_t both;
-                    std::memcpy(&both, probs + head * kKeyBlock + key, sizeof both);
+                    std::memcpy(&both, probs + head * kKeysPerSplit + key, sizeof both);
                     for (int64_t half = 0; half < 2; ++half)
                         sum[head][i][half] = Floats(_mm512_dpbf16_ps(__m512(sum[head][i][half]), pairs[half],
                                                                      __m512bh(_mm512_set1_epi32(both))));
                 }
             }
         for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) {
-                float* to = sums + head * dim + i * kNumbers;
-                store(__builtin_shuffle(sum[head][i][0], sum[head][i][1], lower), to);
-                if (left - i * kNumbers > kLanes)
-                    store(__builtin_shuffle(sum[head][i][0], sum[head][i][1], upper), to + kLanes);
-            }
+            for (int64_t i = 0; i < 2 * kSteps; ++i)
+                store(sum[head][i / 2][i % 2], sums + head * width + i * kLanes);
+        prefetcher = own;
+    }
+
+    static void finish(const float* sums, int64_t dim, float* to) {
+        const Ints lower = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, upper = lower + 8;
+        for (int64_t d = 0; d < dim; d += kNumbers) {
+            const Floats firsts = load<Floats>(sums + d), lasts = load<Floats>(sums + d + kLanes);
+            store(__builtin_shuffle(firsts, lasts, lower), to + d);
+            if (dim - d > kLanes) store(__builtin_shuffle(firsts, lasts, upper), to + d + kLanes);
+        }
     }
 };
 
@@ -169,19 +192,20 @@ struct ValueAccumulator<bf16> {
 // ---- One split ------------------------------------------------------------------------------------------------------
 
 // Computes the scores of kHeads queries and 16 / kHeads keys: sixteen sums at once, from 16 / kHeads places in memory.
-// scores: [kHeads, kKeyBlock].
+// scores: [kHeads, kKeysPerSplit].
 template <int64_t kHeads, typename Cache>
 inline void score_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries,
-                       int64_t dim, float* scores, const Prefetcher<Cache>& next) {
+                       int64_t dim, float* scores, Prefetcher& prefetcher) {
     using Dot = QueryKeyDot<Cache>;
     constexpr int64_t kKeys = kLanes / kHeads;
+    Prefetcher own = prefetcher;
     Floats sums[kLanes] = {};
     for (int64_t d = 0; d < dim; d += Dot::kNumbers)
 #pragma GCC unroll 16
         for (int64_t at = 0; at < kKeys; ++at) {
-            next.fetch(at, d);
+            own.fetch(Dot::kNumbers * sizeof(Cache));
             const auto key = Dot::load_key(keys + offsets[at] + d, dim - d);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int64_t head = 0; head < kHeads; ++head) {
                 Floats& sum = sums[head * kKeys + at];
                 sum = Dot::add(sum, key, Dot::load_query(queries + head * dim + d, dim - d));
@@ -189,8 +213,30 @@ inline void score_keys(const Cache* keys, const int64_t* offsets, const typename
         }
     const Floats all = reduce_add_each(sums);
     for (int64_t head = 0; head < kHeads; ++head)
-        std::memcpy(scores + head * kKeyBlock, reinterpret_cast<const float*>(&all) + head * kKeys,
+        std::memcpy(scores + head * kKeysPerSplit, reinterpret_cast<const float*>(&all) + head * kKeys,
                     kKeys * sizeof(float));
+    prefetcher = own;
+}
+
+// Calls call(count, first) for all query heads, each time with some of one kv head. count is a compile-time constant:
+// 4, if kMaxHeads is, 2 or 1.
+template <int64_t kMaxHeads, typename Call>
+inline void for_heads(int64_t num_heads, int64_t heads_per_kv, const Call& call) {
+    for (int64_t head = 0; head < num_heads;) {
+        const int64_t left = heads_per_kv - head % heads_per_kv;
+        if constexpr (kMaxHeads >= 4)
+            if (left >= 4) {
+                call(std::integral_constant<int64_t, 4>(), head);
+                head += 4;
+                continue;
+            }
+        if (left >= 2) {
+            call(std::integral_constant<int64_t, 2>(), head);
+            head += 2;
+        } else {
+            call(std::integral_constant<int64_t, 1>(), head++);
+        }
+    }
 }
 
 // Attends one query of each head to the keys of one split.
@@ -198,69 +244,66 @@ template <typename Cache>
 void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& cache, int64_t position, int64_t split,
                   const float* queries, AttentionScratch& scratch, PartialAttention& partial) {
     const int64_t first = window_start(layer, position) + split * kKeysPerSplit,
-                  last = std::min(position + 1, first + kKeysPerSplit);
+                  last = std::min(position + 1, first + kKeysPerSplit), num_keys = last - first;
+    using Values = ValueAccumulator<Cache>;
     using Query = typename QueryKeyDot<Cache>::Query;
-    using Prob = typename ValueAccumulator<Cache>::Prob;
+    using Prob = typename Values::Prob;
     const int64_t dim = model.head_dim, heads = model.num_heads, heads_per_kv = heads / model.num_kv_heads;
-    float* scores = ensure_size(scratch.scores, heads * kKeyBlock);
-    float* rescale = ensure_size(scratch.rescale, heads);
+    const int64_t width = (dim + Values::kNumbers - 1) / Values::kNumbers * Values::kNumbers;
+    float* scores = ensure_size(scratch.scores, heads * kKeysPerSplit);
+    float* sums = ensure_size(scratch.sums, heads * width);
     auto* converted = reinterpret_cast<Query*>(ensure_size(scratch.queries, heads * dim));
-    auto* probs = reinterpret_cast<Prob*>(ensure_size(scratch.probs, heads * kKeyBlock));
+    auto* probs = reinterpret_cast<Prob*>(ensure_size(scratch.probs, heads * kKeysPerSplit));
     for (int64_t at = 0; at < heads * dim; at += kLanes) store(load<Floats>(queries + at), converted + at);
-    partial.clear(heads, dim);
+    partial.resize(heads, dim);
     if (split == 0)
         for (int64_t head = 0; head < heads; ++head) partial.softmax[head] = first_softmax(layer, head);
-    float* const sums = partial.sums.data();
-    int64_t two_offsets[2][kKeyBlock], *offsets = two_offsets[0], *next_offsets = two_offsets[1];
-    // Past the end, the last key is repeated as padding; its prob is 0.
-    const auto find_keys = [&](int64_t start, int64_t* to) {
-        for (int64_t at = 0; at < kKeyBlock; ++at) to[at] = cache.offset(std::min(start + at, last - 1));
-    };
-    find_keys(first, offsets);
-    for (int64_t start = first, stop; start < last; start = stop) {
-        stop = std::min(last, start + kKeyBlock);
-        find_keys(stop, next_offsets);
-        const int64_t num_keys = stop - start;
-        for (int64_t head = 0; head < heads;) {  // scores; prefetches this block's values
-            const bool is_pair = (head + 1) / heads_per_kv == head / heads_per_kv;
-            const int64_t kv_head = head / heads_per_kv * dim;
-            for (int64_t at = 0; at < num_keys; at += is_pair ? kLanes / 2 : kLanes) {
-                const Prefetcher<Cache> next = {cache.values + kv_head, offsets + at};
-                float* to = scores + head * kKeyBlock + at;
-                if (is_pair) score_keys<2>(cache.keys + kv_head, offsets + at, converted + head * dim, dim, to, next);
-                else score_keys<1>(cache.keys + kv_head, offsets + at, converted + head * dim, dim, to, next);
-            }
-            head += 1 + is_pair;
-        }
-        for (int64_t head = 0; head < heads; ++head)
-            rescale[head] = partial.softmax[head].update(
-                scores + head * kKeyBlock, num_keys, layer,
-                [&](int64_t at, Floats some) { store(some, probs + head * kKeyBlock + at); });
-        for (int64_t head = 0; head < heads;) {  // sums of values; prefetches the next block's keys
-            const bool is_pair = (head + 1) / heads_per_kv == head / heads_per_kv;
-            const int64_t kv_head = head / heads_per_kv * dim;
+
+    int64_t offsets[kKeysPerSplit + kKeyBlock];  // of the keys; the last is repeated as padding, whose prob is 0
+    for (int64_t at = 0; at < kKeysPerSplit + kKeyBlock; ++at)
+        offsets[at] = cache.offset(std::min(first + at, last - 1));
+    // A token is prefetched with all its kv heads. The next split's first keys follow the values.
+    const int64_t piece_bytes = cache.token_stride * sizeof(Cache),
+                  ahead = std::max(kKeyBlock, kPrefetchDistance / piece_bytes);
+    std::vector<const char*>& pieces = scratch.pieces;
+    pieces.clear();
+    for (const Cache* from : {cache.keys, cache.values})
+        for (int64_t at = 0; at < num_keys; ++at) pieces.push_back(reinterpret_cast<const char*>(from + offsets[at]));
+    for (int64_t at = last; at < std::min(position + 1, last + ahead); ++at)
+        pieces.push_back(reinterpret_cast<const char*>(cache.keys + cache.offset(at)));
+    const int64_t skipped = std::min<int64_t>(ahead, pieces.size() - 1);
+    Prefetcher prefetcher(pieces.data() + skipped, pieces.size() - skipped, piece_bytes);
+    Prefetcher no_prefetcher(pieces.data(), 1, piece_bytes);  // for heads that read a kv head once more
+
+    for (int64_t start = 0; start < num_keys; start += kKeyBlock)
+        for_heads<4>(heads, heads_per_kv, [&](auto number_of_heads, int64_t head) {
+            constexpr int64_t kHeads = decltype(number_of_heads)::value;
+            for (int64_t at = start; at < std::min(num_keys, start + kKeyBlock); at += kLanes / kHeads)
+                score_keys<kHeads>(cache.keys + head / heads_per_kv * dim, offsets + at, converted + head * dim, dim,
+                                   scores + head * kKeysPerSplit + at,
+                                   head % heads_per_kv == 0 ? prefetcher : no_prefetcher);
+        });
+    for (int64_t head = 0; head < heads; ++head)
+        partial.softmax[head].update(scores + head * kKeysPerSplit, num_keys, layer, [&](int64_t at, Floats some) {
+            prefetcher.fetch(kLanes * sizeof(float));  // so that memory is busy meanwhile
+            store(some, probs + head * kKeysPerSplit + at);
+        });
+    for (int64_t start = 0; start < num_keys; start += kKeyBlock)
+        for_heads<4>(heads, heads_per_kv, [&](auto number_of_heads, int64_t head) {
+            constexpr int64_t kHeads = decltype(number_of_heads)::value, kSteps = kHeads == 4 ? 2 : 4;
             const auto add_values = [&](auto number_of_steps, int64_t d) {
-                constexpr int64_t kSteps = decltype(number_of_steps)::value;
-                using Values = ValueAccumulator<Cache>;
-                const Cache* values = cache.values + kv_head + d;
-                const Prob* own = probs + head * kKeyBlock;
-                float* to = sums + head * dim + d;
-                const Prefetcher<Cache> next = {cache.keys + kv_head + d, next_offsets};
-                if (is_pair)
-                    Values::template add<2, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to,
-                                                    next);
-                else
-                    Values::template add<1, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to,
-                                                    next);
+                Values::template add<kHeads, decltype(number_of_steps)::value>(
+                    cache.values + head / heads_per_kv * dim + d, offsets + start,
+                    std::min(kKeyBlock, num_keys - start), probs + head * kKeysPerSplit + start, width, dim - d,
+                    start == 0, sums + head * width + d, head % heads_per_kv == 0 ? prefetcher : no_prefetcher);
             };
-            constexpr int64_t kNumbers = ValueAccumulator<Cache>::kNumbers;
             int64_t d = 0;
-            for (; d + 4 * kNumbers <= dim; d += 4 * kNumbers) add_values(std::integral_constant<int64_t, 4>(), d);
-            for (; d < dim; d += kNumbers) add_values(std::integral_constant<int64_t, 1>(), d);
-            head += 1 + is_pair;
-        }
-        std::swap(offsets, next_offsets);
-    }
+            for (; d + kSteps * Values::kNumbers <= width; d += kSteps * Values::kNumbers)
+                add_values(std::integral_constant<int64_t, kSteps>(), d);
+            for (; d < width; d += Values::kNumbers) add_values(std::integral_constant<int64_t, 1>(), d);
+        });
+    for (int64_t head = 0; head < heads; ++head)
+        Values::finish(sums + head * width, dim, partial.sums.data() + head * dim);
 }
 
 // ---- All splits -----------------------------------------------------------------------------------------------------

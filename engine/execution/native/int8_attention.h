@@ -5,10 +5,12 @@
 // hundredth of that of the cache. A weight is a prob times the scale of its value.
 //
 // Memory, in the thread's AttentionScratch:
-//   queries  Int16Word [num_heads, head_dim / 4]
-//   scores   float32 [heads of a kv head, kSplitKeys]: scores, then weights
-//   probs    Int16Word [heads of a kv head, kSplitKeys / 4]
-// Keys of a split are read in groups of sixteen; those of a group that the query does not see get the score -inf.
+//   queries  Int16Word [num_heads, head_dim / 4]; keys: Int16Query [num_heads]
+//   scores   float32 [num_heads, kSplitKeys]: scores, then weights
+//   probs    Int16Word [num_heads, kSplitKeys / 4]
+//   values   Int16Sums [num_heads, head_dim / 16, kParts]
+// Keys of a split are read in groups of sixteen, each with all its kv heads, which are adjacent in a block of sixteen;
+// those of a group that the query does not see get the score -inf.
 //
 // Overflow: a score is at most 512 * 127 * kMaxInt16 and a value's sum kSplitKeys * 127 * kMaxInt16, less than 2^31.
 // Threads: as in decode_attention.h.
@@ -44,19 +46,23 @@ struct Int16Word {
 };
 #endif
 
+// Returns what numbers are multiplied with before they are rounded to 16 bits; tiny ones become zero.
+inline float int16_factor(float scale) { return scale > 1e-37f ? 1 / scale : 1; }
+
 // Rounds sixteen numbers, at most kMaxInt16, to four words. is_weight: none is negative.
 inline void store_int16(Floats numbers, bool is_weight, Int16Word* to) {
     const Floats magic = Floats{} + 12582912.0f;  // 1.5 * 2^23
     const Ints rounded = Ints(numbers + magic) - Ints(magic);
 #if defined(DESKMATE_INT16_BYTES)
     typedef int8_t Bytes __attribute__((vector_size(16)));
+    typedef int32_t Words __attribute__((vector_size(16)));
     // vpdpbusd takes weights as unsigned, so their low byte is; else both bytes are signed.
     const Ints upper = kMultipliesUnsigned && is_weight ? rounded >> 8 : (rounded + 128) >> 8;
-    const Bytes high = __builtin_convertvector(upper, Bytes), low = __builtin_convertvector(rounded, Bytes);
-    int32_t words[2][4];
-    std::memcpy(words[0], &high, sizeof high);
-    std::memcpy(words[1], &low, sizeof low);
-    for (int64_t word = 0; word < 4; ++word) to[word] = {words[0][word], words[1][word]};
+    const auto high = Words(__builtin_convertvector(upper, Bytes));
+    const auto low = Words(__builtin_convertvector(rounded, Bytes));
+    const Words words[2] = {__builtin_shuffle(high, low, Words{0, 4, 1, 5}),
+                            __builtin_shuffle(high, low, Words{2, 6, 3, 7})};
+    std::memcpy(to, words, sizeof words);
 #else
     (void)is_weight;
     for (int64_t word = 0; word < 4; ++word) {
@@ -136,6 +142,12 @@ struct Int16Sums {
 };
 #endif
 
+#if defined(__AVX512F__)
+constexpr int64_t kInt8Heads = 4;  // computed at once
+#else
+constexpr int64_t kInt8Heads = 2;
+#endif
+
 // ---- One split ------------------------------------------------------------------------------------------------------
 
 // A head's query in 16 bits.
@@ -152,10 +164,10 @@ inline Int16Query quantize_query(const float* query, int64_t dim, Int16Word* wor
         largest = lane_max(largest, lane_max(some, -some));
         zeros += some * 0.0f;
     }
-    const float scale = reduce_max(largest) / kMaxInt16 + reduce_add(zeros), divisor = scale > 0 ? scale : 1;
+    const float scale = reduce_max(largest) / kMaxInt16 + reduce_add(zeros), factor = int16_factor(scale);
     Ints sums = {};
     for (int64_t d = 0; d < dim; d += kLanes) {
-        const Floats magic = Floats{} + 12582912.0f, numbers = load<Floats>(query + d) / divisor;
+        const Floats magic = Floats{} + 12582912.0f, numbers = load<Floats>(query + d) * factor;
         sums += Ints(numbers + magic) - Ints(magic);
         store_int16(numbers, false, words + d / kWordBytes);
     }
@@ -164,137 +176,92 @@ inline Int16Query quantize_query(const float* query, int64_t dim, Int16Word* wor
     return {scale, kMultipliesUnsigned ? int32_t(128 * uint32_t(sum)) : 0};
 }
 
-// Computes the scores of kHeads queries and kGroups groups of sixteen keys. queries: [kHeads, dim / 4]; scores: of the
-// first group, [kHeads, kSplitKeys]. Prefetches the groups' values.
-template <int64_t kHeads, int64_t kGroups>
-inline void score_int8_keys(const int8_t* const* keys, const int8_t* const* values, const float* const* scales,
-                            const Int16Word* queries, const Int16Query* of_heads, int64_t dim, float* scores) {
-    Int16Sums sums[kHeads][kGroups][kParts];
+// Computes the scores of kHeads queries and a group of sixteen keys. queries: [kHeads, dim / 4]; scores: [kHeads,
+// kSplitKeys].
+template <int64_t kHeads>
+inline void score_int8_keys(const int8_t* keys, const float* key_scales, const Int16Word* queries,
+                            const Int16Query* of_heads, int64_t dim, float* scores, Prefetcher& prefetcher) {
+    Prefetcher own = prefetcher;
+    Int16Sums sums[kHeads][kParts];
     const int64_t num_words = dim / kWordBytes;
-    for (int64_t word = 0; word < num_words; ++word)
-#pragma GCC unroll 2
-        for (int64_t group = 0; group < kGroups; ++group) {
-            __builtin_prefetch(values[group] + word * kLanes * kWordBytes);
+    for (int64_t word = 0; word < num_words; ++word) {
+        own.fetch(kLanes * kWordBytes);
+#pragma GCC unroll 4
+        for (int64_t part = 0; part < kParts; ++part) {
+            const auto numbers = Int16Sums::prepare<true>(keys + word * kLanes * kWordBytes + part * kRegisterBytes);
+#pragma GCC unroll 4
+            for (int64_t head = 0; head < kHeads; ++head)
+                sums[head][part].template add<true>(numbers, queries[head * num_words + word]);
+        }
+    }
+    for (int64_t head = 0; head < kHeads; ++head)
+        for (int64_t part = 0; part < kParts; ++part) {
+            const IntPart total = sums[head][part].total(of_heads[head].offset);
+            const FloatPart products = __builtin_convertvector(total, FloatPart);
+            const FloatPart score = products * load<FloatPart>(key_scales + part * kPartLanes) * of_heads[head].scale;
+            std::memcpy(scores + head * kSplitKeys + part * kPartLanes, &score, sizeof score);
+        }
+    prefetcher = own;
+}
+
+// Adds a group of sixteen values, weighted, to the sums of kHeads heads.
+//   weights   [kHeads, kSplitKeys / 4], from the group on
+//   sums      [kHeads, dim / 16, kParts]
+//   is_first  there are no sums so far
+template <int64_t kHeads>
+inline void add_int8_values(const int8_t* values, const Int16Word* weights, int64_t dim, bool is_first, Int16Sums* sums,
+                            Prefetcher& prefetcher) {
+    constexpr int64_t kWords = kLanes / kWordBytes;
+    Prefetcher own = prefetcher;
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        Int16Sums* const of_first_head = sums + d / kLanes * kParts;
+        Int16Sums added[kHeads][kParts];
+        if (!is_first)
+            for (int64_t head = 0; head < kHeads; ++head)
+                for (int64_t part = 0; part < kParts; ++part)
+                    added[head][part] = of_first_head[head * (dim / kLanes) * kParts + part];
+#pragma GCC unroll 4
+        for (int64_t word = 0; word < kWords; ++word) {
+            own.fetch(kLanes * kWordBytes);
 #pragma GCC unroll 4
             for (int64_t part = 0; part < kParts; ++part) {
                 const auto numbers =
-                    Int16Sums::prepare<true>(keys[group] + word * kLanes * kWordBytes + part * kRegisterBytes);
+                    Int16Sums::prepare<false>(values + (word * dim + d) * kWordBytes + part * kRegisterBytes);
 #pragma GCC unroll 4
                 for (int64_t head = 0; head < kHeads; ++head)
-                    sums[head][group][part].template add<true>(numbers, queries[head * num_words + word]);
+                    added[head][part].template add<false>(numbers, weights[head * (kSplitKeys / kWordBytes) + word]);
             }
         }
-    for (int64_t head = 0; head < kHeads; ++head)
-        for (int64_t group = 0; group < kGroups; ++group)
-            for (int64_t part = 0; part < kParts; ++part) {
-                const IntPart total = sums[head][group][part].total(of_heads[head].offset);
-                const FloatPart products = __builtin_convertvector(total, FloatPart);
-                const FloatPart score = products * load<FloatPart>(scales[group] + part * kPartLanes) *
-                                          of_heads[head].scale;
-                std::memcpy(scores + head * kSplitKeys + group * kLanes + part * kPartLanes, &score, sizeof score);
-            }
+        for (int64_t head = 0; head < kHeads; ++head)
+            for (int64_t part = 0; part < kParts; ++part)
+                of_first_head[head * (dim / kLanes) * kParts + part] = added[head][part];
+    }
+    prefetcher = own;
 }
 
-// Sums the values of a split, weighted, for kHeads heads and kVectors times sixteen numbers from d on.
-//   values   [num_groups] groups of sixteen
-//   weights  [kHeads, kSplitKeys / 4]
-//   scales   [kHeads], of the weights
-//   sums     of the first head, from d on; dim apart
-//   next     [num_groups], keys that are read next: as many bytes of each are prefetched
-template <int64_t kHeads, int64_t kVectors>
-inline void add_int8_values(const int8_t* const* values, const int8_t* const* next, int64_t num_groups,
-                            const Int16Word* weights, const float* scales, int64_t dim, int64_t d, float* to) {
-    Int16Sums sums[kHeads][kVectors][kParts];
-    for (int64_t group = 0; group < num_groups; ++group)
-        for (int64_t word = 0; word < kLanes / kWordBytes; ++word) {
-            const int8_t* from = values[group] + (word * dim + d) * kWordBytes;
-            const Int16Word* own = weights + group * (kLanes / kWordBytes) + word;
-            const int8_t* const fetched = next[group] + (word * dim + d) * kWordBytes;
-#pragma GCC unroll 4
-            for (int64_t vector = 0; vector < kVectors; ++vector) {
-                __builtin_prefetch(fetched + vector * kLanes * kWordBytes);
-#pragma GCC unroll 4
-                for (int64_t part = 0; part < kParts; ++part) {
-                    const auto numbers =
-                        Int16Sums::prepare<false>(from + vector * kLanes * kWordBytes + part * kRegisterBytes);
-#pragma GCC unroll 4
-                    for (int64_t head = 0; head < kHeads; ++head)
-                        sums[head][vector][part].template add<false>(numbers, own[head * (kSplitKeys / kWordBytes)]);
-                }
-            }
-        }
-    for (int64_t head = 0; head < kHeads; ++head)
-        for (int64_t vector = 0; vector < kVectors; ++vector)
-            for (int64_t part = 0; part < kParts; ++part) {
-                const FloatPart sum =
-                    __builtin_convertvector(sums[head][vector][part].total(0), FloatPart) * scales[head];
-                std::memcpy(to + head * dim + d + vector * kLanes + part * kPartLanes, &sum, sizeof sum);
-            }
-}
-
-#if defined(__AVX512F__)
-constexpr int64_t kInt8Heads = 4, kInt8Groups = 2, kInt8Vectors = 2;  // 16 sums of 32 registers
-#else
-constexpr int64_t kInt8Heads = 2, kInt8Groups = 1, kInt8Vectors = 1;
-#endif
-
-// The keys of a split, from a multiple of sixteen on.
-struct Int8Split {
-    int64_t first, last;  // positions that the query sees
-    int64_t start, num_groups;
-    int64_t offsets[kSplitKeys / kLanes];  // of the groups, see PagedKV
-    int64_t next_offsets[kSplitKeys / kLanes];  // of the next split's groups, of which the last is repeated
-};
-
-// Attends kHeads queries, which share the kv head of cache, to the keys of a split.
-template <int64_t kHeads>
-void attend_int8_heads(const Layer& layer, const PagedKV<int8_t>& cache, const Int8Split& split,
-                       const int8_t* const* next_keys, const Int16Word* queries, const Int16Query* of_heads,
-                       AttentionScratch& scratch, OnlineSoftmax* states, float* sums) {
-    const int8_t *keys[kSplitKeys / kLanes], *values[kSplitKeys / kLanes];
-    const float *key_scales[kSplitKeys / kLanes], *value_scales[kSplitKeys / kLanes];
-    for (int64_t group = 0; group < split.num_groups; ++group) {
-        const int64_t offset = split.offsets[group];
-        // A block begins at block_size * dim bytes, and a group in it at its first position times dim.
-        keys[group] = cache.keys + offset * cache.dim;
-        values[group] = cache.values + offset * cache.dim;
-        key_scales[group] = cache.key_scales + offset;
-        value_scales[group] = cache.value_scales + offset;
+// Weights the values of a split: turns a head's scores into weights of 16 bits and returns their scale. Prefetches, so
+// that memory is busy meanwhile.
+//   scores  [num_groups * 16]; those of keys that the query does not see are -inf
+//   scales  of the values of each group
+inline float weigh_int8_values(float* scores, const float* const* scales, int64_t num_groups, const Layer& layer,
+                               OnlineSoftmax& softmax, Int16Word* weights, Prefetcher& prefetcher) {
+    Prefetcher own = prefetcher;
+    Floats largest = {}, zeros = {};
+    softmax.update(scores, num_groups * kLanes, layer, [&](int64_t at, Floats probs) {
+        own.fetch(kLanes * kWordBytes);
+        // The scale of a value that is not seen may be NaN.
+        const Floats products = probs == 0 ? Floats{} : probs * load<Floats>(scales[at / kLanes]);
+        store(products, scores + at);
+        largest = lane_max(largest, products);
+        zeros += products * 0.0f;
+    });
+    const float scale = reduce_max(largest) / kMaxInt16 + reduce_add(zeros), factor = int16_factor(scale);
+    for (int64_t at = 0; at < num_groups * kLanes; at += kLanes) {
+        own.fetch(kLanes * kWordBytes);
+        store_int16(load<Floats>(scores + at) * factor, true, weights + at / kWordBytes);
     }
-    float* const scores = ensure_size(scratch.scores, kInt8Heads * kSplitKeys);
-    auto* weights = reinterpret_cast<Int16Word*>(ensure_size(scratch.probs, kInt8Heads * kSplitKeys / 2));
-    int64_t group = 0;
-    for (; group + kInt8Groups <= split.num_groups; group += kInt8Groups)
-        score_int8_keys<kHeads, kInt8Groups>(keys + group, values + group, key_scales + group, queries, of_heads,
-                                             cache.dim, scores + group * kLanes);
-    for (; group < split.num_groups; ++group)
-        score_int8_keys<kHeads, 1>(keys + group, values + group, key_scales + group, queries, of_heads, cache.dim,
-                                   scores + group * kLanes);
-    float weight_scales[kHeads];
-    for (int64_t head = 0; head < kHeads; ++head) {
-        float* own = scores + head * kSplitKeys;
-        std::fill(own, own + (split.first - split.start), -INFINITY);
-        std::fill(own + (split.last - split.start), own + split.num_groups * kLanes, -INFINITY);
-        Floats largest = {}, zeros = {};
-        states[head].update(own, split.num_groups * kLanes, layer, [&](int64_t at, Floats probs) {
-            const Floats scales = load<Floats>(value_scales[at / kLanes]);
-            const Floats products = probs == 0 ? Floats{} : probs * scales;  // an unseen value's scale may be NaN
-            store(products, own + at);
-            largest = lane_max(largest, products);
-            zeros += products * 0.0f;
-        });
-        const float scale = reduce_max(largest) / kMaxInt16 + reduce_add(zeros), divisor = scale > 0 ? scale : 1;
-        for (int64_t at = 0; at < split.num_groups * kLanes; at += kLanes)
-            store_int16(load<Floats>(own + at) / divisor, true,
-                        weights + (head * kSplitKeys + at) / kWordBytes);
-        weight_scales[head] = scale;
-    }
-    int64_t d = 0;
-    for (; d + kInt8Vectors * kLanes <= cache.dim; d += kInt8Vectors * kLanes)
-        add_int8_values<kHeads, kInt8Vectors>(values, next_keys, split.num_groups, weights, weight_scales, cache.dim, d,
-                                              sums);
-    for (; d < cache.dim; d += kLanes)
-        add_int8_values<kHeads, 1>(values, next_keys, split.num_groups, weights, weight_scales, cache.dim, d, sums);
+    prefetcher = own;
+    return scale;
 }
 
 // Attends one query of each head to the keys of one split.
@@ -302,43 +269,75 @@ inline void attend_int8_split(const Model& model, const Layer& layer, const int3
                               int64_t number, const float* queries, AttentionScratch& scratch,
                               PartialAttention& partial) {
     const int64_t first = window_start(layer, position) + number * kKeysPerSplit,
-                  last = std::min(position + 1, first + kKeysPerSplit), start = first / kLanes * kLanes;
-    Int8Split split = {first, last, start, (last - start + kLanes - 1) / kLanes, {}, {}};
-    const PagedKV<int8_t> all(model, layer, block_table, 0);
-    for (int64_t group = 0; group < split.num_groups; ++group) {
-        const int64_t at = start + group * kLanes;
-        split.offsets[group] = all.offset(at);
-        split.next_offsets[group] = all.offset(std::min(at + kKeysPerSplit, position / kLanes * kLanes));
+                  last = std::min(position + 1, first + kKeysPerSplit), start = first / kLanes * kLanes,
+                  num_groups = (last - start + kLanes - 1) / kLanes;
+    const int64_t dim = model.head_dim, heads = model.num_heads, kv_heads = model.num_kv_heads,
+                  heads_per_kv = heads / kv_heads, num_words = dim / kWordBytes;
+    float* const scores = ensure_size(scratch.scores, heads * kSplitKeys);
+    auto* words = reinterpret_cast<Int16Word*>(ensure_size(scratch.queries, heads * dim / 2));
+    auto* of_heads = reinterpret_cast<Int16Query*>(ensure_size(scratch.keys, heads * 2));
+    auto* weights = reinterpret_cast<Int16Word*>(ensure_size(scratch.probs, heads * kSplitKeys / 2));
+    constexpr int64_t kSumInts = sizeof(Int16Sums) * kParts / sizeof(int32_t);
+    auto* sums = reinterpret_cast<Int16Sums*>(ensure_size(scratch.values, heads * dim / kLanes * kSumInts));
+    partial.resize(heads, dim);
+    for (int64_t head = 0; head < heads; ++head) {
+        if (number == 0) partial.softmax[head] = first_softmax(layer, head);
+        of_heads[head] = quantize_query(queries + head * dim, dim, words + head * num_words);
     }
-    const int64_t dim = model.head_dim, heads = model.num_heads, heads_per_kv = heads / model.num_kv_heads;
-    auto* words = reinterpret_cast<Int16Word*>(ensure_size(scratch.queries, kInt8Heads * dim / 2));
-    partial.clear(heads, dim);
-    if (number == 0)
-        for (int64_t head = 0; head < heads; ++head) partial.softmax[head] = first_softmax(layer, head);
-    for (int64_t head = 0, count; head < heads; head += count) {
-        const int64_t kv_head = head / heads_per_kv;
-        count = std::min(kInt8Heads, (kv_head + 1) * heads_per_kv - head);
-        Int16Query of_heads[kInt8Heads];
-        for (int64_t at = 0; at < count; ++at)
-            of_heads[at] = quantize_query(queries + (head + at) * dim, dim, words + at * dim / kWordBytes);
-        const PagedKV<int8_t> cache(model, layer, block_table, kv_head);
-        // The next keys are this kv head's again if it has more heads, the next kv head's, or the next split's.
-        const int64_t next_head = head + count < heads ? (head + count) / heads_per_kv : 0;
-        const PagedKV<int8_t> next(model, layer, block_table, next_head);
-        const int8_t* next_keys[kSplitKeys / kLanes];
-        for (int64_t group = 0; group < split.num_groups; ++group)
-            next_keys[group] =
-                next.keys + (head + count < heads ? split.offsets : split.next_offsets)[group] * dim;
-        const auto attend = [&](auto number_of_heads) {
-            attend_int8_heads<decltype(number_of_heads)::value>(layer, cache, split, next_keys, words, of_heads,
-                                                                scratch, partial.softmax.data() + head,
-                                                                partial.sums.data() + head * dim);
-        };
-        if (count == 1) attend(std::integral_constant<int64_t, 1>());
-        if (count == 2) attend(std::integral_constant<int64_t, 2>());
-        if constexpr (kInt8Heads > 2) {
-            if (count == 3) attend(std::integral_constant<int64_t, 3>());
-            if (count == 4) attend(std::integral_constant<int64_t, 4>());
+
+    // A block begins at block_size * dim bytes, and a group in it at its first position times dim.
+    const PagedKV<int8_t> cache(model, layer, block_table, 0);
+    const auto offset = [&](int64_t group, int64_t kv_head) {  // of a group's scales; dim times as far are its numbers
+        return cache.offset(start + group * kLanes) + kv_head * cache.block_size;
+    };
+    const int64_t piece_bytes = kLanes * dim, ahead = std::max<int64_t>(1, kPrefetchDistance / piece_bytes);
+    std::vector<const char*>& pieces = scratch.pieces;
+    pieces.clear();
+    for (const int8_t* from : {cache.keys, cache.values})
+        for (int64_t group = 0; group < num_groups; ++group)
+            for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head)
+                pieces.push_back(reinterpret_cast<const char*>(from + offset(group, kv_head) * dim));
+    for (int64_t at = 0; at < ahead && start + (num_groups + at / kv_heads) * kLanes <= position; ++at)
+        pieces.push_back(reinterpret_cast<const char*>(
+            cache.keys + offset(num_groups + at / kv_heads, at % kv_heads) * dim));
+    const int64_t skipped = std::min<int64_t>(ahead, pieces.size() - 1);
+    Prefetcher prefetcher(pieces.data() + skipped, pieces.size() - skipped, piece_bytes);
+    Prefetcher no_prefetcher(pieces.data(), 1, piece_bytes);  // for heads that read a kv head once more
+    const auto for_groups = [&](const auto& call) {  // call(number of heads, first of them, group, offset, prefetcher)
+        for (int64_t group = 0; group < num_groups; ++group) {
+            const int64_t of_group = offset(group, 0);
+            for_heads<kInt8Heads>(heads, heads_per_kv, [&](auto number_of_heads, int64_t head) {
+                call(number_of_heads, head, group, of_group + head / heads_per_kv * cache.block_size,
+                     head % heads_per_kv == 0 ? prefetcher : no_prefetcher);
+            });
         }
+    };
+    for_groups([&](auto number_of_heads, int64_t head, int64_t group, int64_t from, Prefetcher& own) {
+        __builtin_prefetch(cache.value_scales + from);
+        score_int8_keys<decltype(number_of_heads)::value>(cache.keys + from * dim, cache.key_scales + from,
+                                                          words + head * num_words, of_heads + head, dim,
+                                                          scores + head * kSplitKeys + group * kLanes, own);
+    });
+    float* const weight_scales = ensure_size(scratch.scales, heads);
+    for (int64_t head = 0; head < heads; ++head) {
+        const float* value_scales[kSplitKeys / kLanes];
+        for (int64_t group = 0; group < num_groups; ++group)
+            value_scales[group] = cache.value_scales + offset(group, head / heads_per_kv);
+        float* own = scores + head * kSplitKeys;
+        std::fill(own, own + (first - start), -INFINITY);
+        std::fill(own + (last - start), own + num_groups * kLanes, -INFINITY);
+        weight_scales[head] = weigh_int8_values(own, value_scales, num_groups, layer, partial.softmax[head],
+                                                weights + head * (kSplitKeys / kWordBytes), prefetcher);
     }
+    for_groups([&](auto number_of_heads, int64_t head, int64_t group, int64_t from, Prefetcher& own) {
+        add_int8_values<decltype(number_of_heads)::value>(
+            cache.values + from * dim, weights + (head * kSplitKeys + group * kLanes) / kWordBytes, dim, group == 0,
+            sums + head * (dim / kLanes) * kParts, own);
+    });
+    for (int64_t head = 0; head < heads; ++head)
+        for (int64_t at = 0; at < dim / kPartLanes; ++at) {
+            const IntPart total = sums[head * (dim / kPartLanes) + at].total(0);
+            const FloatPart sum = __builtin_convertvector(total, FloatPart) * weight_scales[head];
+            std::memcpy(partial.sums.data() + head * dim + at * kPartLanes, &sum, sizeof sum);
+        }
 }

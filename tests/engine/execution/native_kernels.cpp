@@ -18,6 +18,26 @@ void attend(const Model* model, const Layer* layer, const int32_t* block_table, 
     }
 }
 
+// One query after another, as decodes.
+template <typename Cache>
+void decode(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position, int64_t num_queries,
+            const float* queries, float* output) {
+    const int64_t dim = model->head_dim, width = model->num_heads * dim;
+    const PagedKV<Cache> cache(*model, *layer, block_table, 0);
+    AttentionScratch scratch;
+    for (int64_t query = 0; query < num_queries; ++query) {
+        const int64_t splits = num_splits(*layer, position + query);
+        std::vector<PartialAttention> partials(splits);
+        for (int64_t split = 0; split < splits; ++split)
+            attend_split<Cache>(*model, *layer, cache, position + query, split, queries + query * width, scratch,
+                                partials[split]);
+        for (int64_t head = 0; head < model->num_heads; ++head)
+            combine_splits(partials.data(), splits, head, dim, scratch, [&](int64_t d, Floats attended) {
+                store(attended, output + query * width + head * dim + d);
+            });
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -31,6 +51,16 @@ void attend_float32(const Model* model, const Layer* layer, const int32_t* block
 void attend_bfloat16(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position,
                      int64_t num_queries, const float* queries, float* output) {
     attend<bf16>(model, layer, block_table, position, num_queries, queries, output);
+}
+
+void decode_float32(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position,
+                    int64_t num_queries, const float* queries, float* output) {
+    decode<float>(model, layer, block_table, position, num_queries, queries, output);
+}
+
+void decode_bfloat16(const Model* model, const Layer* layer, const int32_t* block_table, int64_t position,
+                     int64_t num_queries, const float* queries, float* output) {
+    decode<bf16>(model, layer, block_table, position, num_queries, queries, output);
 }
 
 // Whether a bfloat16 cache is multiplied in bfloat16, so that queries and probs are rounded.

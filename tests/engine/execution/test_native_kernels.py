@@ -109,9 +109,11 @@ class Chunk:
             torch.randn(length, case.num_kv_heads, case.head_dim, generator=dice).to(dtype) for _ in range(2)
         )
 
-    def attended(self, kernels: ctypes.CDLL, position: int | None = None) -> Tensor:
-        """What C++ attends, from the query at ``position`` on; NaN in what no query may see: unused blocks and slots,
-        and tokens that have left the window of the first query."""
+    def attended(self, kernels: ctypes.CDLL, position: int | None = None, kernel: str = "attend") -> Tensor:
+        """What C++ attends, from the query at ``position`` on, as a chunk (``attend``) or as decodes (``decode``).
+
+        What no query may see is NaN: unused blocks and slots, and tokens that have left the window of the first query.
+        """
         case = self.case
         start = case.position if position is None else position
         shape = (len(self.blocks) + 1, case.block_size, case.num_kv_heads, case.head_dim)
@@ -130,7 +132,7 @@ class Chunk:
         layer.attention_scale, layer.softcap = case.head_dim**-0.5, case.softcap
         queries = self.queries[start - case.position :].contiguous()
         output = torch.full_like(queries, 7.0)
-        attend: Any = getattr(kernels, f"attend_{str(self.keys.dtype).removeprefix('torch.')}")
+        attend: Any = getattr(kernels, f"{kernel}_{str(self.keys.dtype).removeprefix('torch.')}")
         attend(
             ctypes.byref(model),
             ctypes.byref(layer),
@@ -162,12 +164,13 @@ def largest_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm(dim=-1).div(expected.norm(dim=-1)).max())
 
 
+@pytest.mark.parametrize("kernel", ["attend", "decode"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("case", [*CASES, *random_cases(12)], ids=str)
-def test_attention_of_a_chunk(kernels: ctypes.CDLL, case: Case, dtype: torch.dtype) -> None:
+def test_attention_of_a_chunk(kernels: ctypes.CDLL, case: Case, dtype: torch.dtype, kernel: str) -> None:
     chunk = Chunk(case, dtype)
     rounds = dtype is torch.bfloat16 and kernels.rounds_to_bfloat16()
-    found = chunk.attended(kernels)
+    found = chunk.attended(kernels, kernel=kernel)
     if rounds:
         chunk.queries = chunk.queries.bfloat16().float()
     assert largest_error(found, chunk.expected()) < (1e-2 if rounds else 1e-5)
@@ -185,14 +188,15 @@ def test_chunks_of_a_text_do_not_change_a_bit(kernels: ctypes.CDLL, case: Case, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 @pytest.mark.parametrize("window", [0, 40])
+@pytest.mark.parametrize("kernel", ["attend", "decode"])
 def test_what_is_not_finite_reaches_only_the_queries_that_see_it(
-    kernels: ctypes.CDLL, dtype: torch.dtype, number: float, window: int
+    kernels: ctypes.CDLL, dtype: torch.dtype, number: float, window: int, kernel: str
 ) -> None:
     case = Case(130, 385, 4, 2, 64, window=window)
     clean, broken = Chunk(case, dtype), Chunk(case, dtype)
     token, head = 440, 1
     broken.keys[token, head, 3] = broken.values[token, head, 3] = number
-    before, after = clean.attended(kernels), broken.attended(kernels)
+    before, after = clean.attended(kernels, kernel=kernel), broken.attended(kernels, kernel=kernel)
     sees = torch.arange(385, 515) >= token
     if window:
         sees &= torch.arange(385, 515) < token + window
