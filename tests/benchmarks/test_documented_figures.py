@@ -62,3 +62,18 @@ def test_every_figure_beside_all_peers_is_that_of_its_run() -> None:
         for engine, cell in zip(engines.values(), shown, strict=True):
             measured = figures.get(engine, {}).get("decode" if work == "one chat, decode" else "throughput")
             assert cell == "" if measured is None else as_shown(measured, cell), (model, work, engine)
+
+
+def test_every_figure_of_long_contexts_is_that_of_its_run() -> None:
+    after, before = (results(f"2026-11-25-context-speed{suffix}")["rows"] for suffix in ("", "-before"))
+    rows = table("Long contexts")[1:]
+    assert len(rows) == 4
+    for index, (cache, chats, short, long, speed, speed_before, equal) in enumerate(rows):
+        shallow, deep = after[2 * index : 2 * index + 2]
+        assert (shallow["kv_cache_dtype"], shallow["chats"]) == ("int8" if cache == "int8" else "auto", int(chats))
+        assert as_shown(shallow["milliseconds"], short)
+        assert as_shown(deep["milliseconds"], long)
+        assert as_shown(deep["speed"], speed)
+        assert as_shown(before[2 * index + 1]["speed"], speed_before)
+        weights = 946
+        assert as_shown((weights + shallow["cache_megabytes"]) / (weights + deep["cache_megabytes"]), equal)
