@@ -28,7 +28,7 @@ class ToolUseStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """A call of a tool in a reply, with the user's decision and its result.
+    """A call of a tool in a reply, with the user's decision and its result: the engine's ``ToolCall`` has neither.
 
     The reply's text and thinking are those of all rounds in a row: ``at`` and ``reasoning_at`` say where they stood
     when the call was made. The calls of one round have the same ``round``.
@@ -81,7 +81,7 @@ def _has_plain_names(value: Any) -> bool:
     return all(map(_has_plain_names, value)) if isinstance(value, list) else True
 
 
-def decided(uses: Sequence[ToolUse], allowed: Iterable[str]) -> tuple[ToolUse, ...]:
+def apply_decision(uses: Sequence[ToolUse], allowed: Iterable[str]) -> tuple[ToolUse, ...]:
     """Returns the calls with the user's decision: those that wait are allowed or denied."""
     ids = set(allowed)
 
@@ -93,17 +93,17 @@ def decided(uses: Sequence[ToolUse], allowed: Iterable[str]) -> tuple[ToolUse, .
     return tuple(decide(use) for use in uses)
 
 
-def cut_off(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
-    """Returns the calls with those that ran when the reply ended as failed."""
+def fail_running(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
+    """Returns the calls with those that run as failed: the reply has ended, and no result will come."""
     return tuple(
         replace(use, status=ToolUseStatus.FAILED, result=CUT_OFF) if use.status is ToolUseStatus.ALLOWED else use
         for use in uses
     )
 
 
-def closed(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
-    """Returns the calls as they are if nothing more comes of them: what waits is denied, what ran is cut off."""
-    return cut_off(decided(uses, ()))
+def end_open(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
+    """Returns the calls with all that are open as ended: those that wait are denied, those that run have failed."""
+    return fail_running(apply_decision(uses, ()))
 
 
 def to_json(uses: Sequence[ToolUse]) -> list[dict[str, Any]] | None:

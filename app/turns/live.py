@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain.prompting import PathMessage
 from app.domain.text import clean_text
-from app.domain.tool_use import ToolUse, ToolUseStatus, cut_off
+from app.domain.tool_use import ToolUse, ToolUseStatus, fail_running
 from app.domain.views import MessageStatus, Role
 from app.errors import NotFound, StorageUnavailable
 from app.store.chat.leases import SWEPT
@@ -320,7 +320,7 @@ class LiveTurn:
         self.buffer.end_thinking()
         outcome = self._outcome_of(generation, self.buffer.text)
         # While one call waits, none has run: they go on with the user's decision.
-        uses = self.buffer.tool_uses if self._is_waiting else cut_off(self.buffer.tool_uses)
+        uses = self.buffer.tool_uses if self._is_waiting else fail_running(self.buffer.tool_uses)
         if uses != self.buffer.tool_uses:
             self.buffer.set_tool_uses(uses)
         return replace(outcome, reasoning=self.buffer.reasoning, tool_uses=uses)

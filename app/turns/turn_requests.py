@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
-from app.domain.tool_use import ToolUse, ToolUseStatus, cut_off, decided
+from app.domain.tool_use import ToolUse, ToolUseStatus, apply_decision, fail_running
 from app.errors import Conflict, InvalidInput
 from app.store.chat.turn_contexts import MOVED_ON, PartialReply, TurnContext, TurnContexts
 from app.turns.recent_contexts import RecentContexts
@@ -109,7 +109,7 @@ class TurnRequests:
     async def resume(self, user_id: str, message_id: str) -> TurnRequest:
         """The rest of a partial reply."""
         partial_reply = await self._contexts.get_partial_reply(user_id, message_id)
-        return _resumed(partial_reply, cut_off(partial_reply.tool_uses))
+        return _resumed(partial_reply, fail_running(partial_reply.tool_uses))
 
     async def decide(self, user_id: str, message_id: str, decision: ToolDecision) -> TurnRequest:
         """The rest of a reply whose calls of tools have waited for the user's decision."""
@@ -121,7 +121,7 @@ class TurnRequests:
             raise InvalidInput(
                 "Decide about each call that waits, and about no other. Waiting: " + ", ".join(sorted(waiting)) + "."
             )
-        return _resumed(partial_reply, decided(partial_reply.tool_uses, decision.allowed), decision)
+        return _resumed(partial_reply, apply_decision(partial_reply.tool_uses, decision.allowed), decision)
 
     def _checked(self, text: str) -> str:
         text = clean_text(text)

@@ -17,7 +17,7 @@ from app.domain.conversation_document import ConversationDocument, MessageDocume
 from app.domain.document_tree import latest_tip
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
-from app.domain.tool_use import closed
+from app.domain.tool_use import end_open
 from app.domain.views import MessageStatus, Role
 from app.store.chat.staged_import import TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.chat.storage_use import storage_use
@@ -171,7 +171,7 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
         content=message.content,
         reasoning=message.reasoning or None,
         reasoning_seconds=message.reasoning_seconds,
-        tool_uses=[ToolUseDocument.model_construct(**asdict(use)) for use in closed(message.tool_uses or ())],
+        tool_uses=[ToolUseDocument.model_construct(**asdict(use)) for use in end_open(message.tool_uses or ())],
         created_at=message.created_at,
         turn=_turn_document(turn) if turn is not None else None,
     )
