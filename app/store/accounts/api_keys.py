@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.accounts import KeyView, Scope
@@ -16,6 +16,7 @@ from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database
 from app.store.db.models import Account, ApiKey
+from app.store.db.rows import change_rows
 from app.store.desk.audit import add_event
 
 MAX_KEYS = 50
@@ -89,9 +90,7 @@ class ApiKeys:
         """
 
         def work(session: Session) -> None:
-            gone = session.execute(delete(ApiKey).where(ApiKey.id == id, ApiKey.user_id == user_id))
-            assert isinstance(gone, CursorResult)
-            if not gone.rowcount:
+            if not change_rows(session, delete(ApiKey).where(ApiKey.id == id, ApiKey.user_id == user_id)):
                 raise NotFound("There is no such key. It may have been revoked.")
             add_event(session, user_id, AuditAction.API_KEY_REVOKED, id)
 

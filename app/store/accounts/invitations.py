@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.accounts import AccountView, LinkView, Purpose
@@ -18,6 +18,7 @@ from app.store.accounts.accounts import account_view, add_account, change_passwo
 from app.store.accounts.local_history import take_over
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Invitation
+from app.store.db.rows import change_rows
 from app.store.desk.audit import add_event
 
 MAX_INVITATIONS = 500
@@ -118,13 +119,10 @@ class Invitations:
         """
 
         def work(session: Session) -> None:
-            gone = session.execute(
-                delete(Invitation).where(
-                    Invitation.id == id, Invitation.purpose == Purpose.INVITATION.value, Invitation.used_at.is_(None)
-                )
+            unused = delete(Invitation).where(
+                Invitation.id == id, Invitation.purpose == Purpose.INVITATION.value, Invitation.used_at.is_(None)
             )
-            assert isinstance(gone, CursorResult)
-            if not gone.rowcount:
+            if not change_rows(session, unused):
                 raise NotFound("There is no such invitation. It may have been used.")
             add_event(session, actor_id, AuditAction.INVITATION_REVOKED, id)
 
@@ -167,13 +165,8 @@ class Invitations:
 
         def work(session: Session) -> AccountView:
             link = _usable_link(session, token_hash)
-            used = session.execute(
-                update(Invitation)
-                .where(Invitation.id == link.id, Invitation.used_at.is_(None))
-                .values(used_at=datetime.now(UTC))
-            )
-            assert isinstance(used, CursorResult)
-            if not used.rowcount:
+            unused = update(Invitation).where(Invitation.id == link.id, Invitation.used_at.is_(None))
+            if not change_rows(session, unused.values(used_at=datetime.now(UTC))):
                 raise NotFound(NO_SUCH_LINK)
             if link.user_id is not None:
                 account = change_password(session, link.user_id, password_hash)

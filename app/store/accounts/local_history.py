@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
@@ -10,6 +10,7 @@ from app.domain.ids import LOCAL_USER_ID
 from app.store.db.desk_models import Feedback
 from app.store.db.models import Conversation
 from app.store.db.response_models import StoredResponse
+from app.store.db.rows import change_rows
 from app.store.desk.audit import add_event
 
 
@@ -20,24 +21,11 @@ def take_over(session: Session, user_id: str) -> int:
         Conversation.user_id == user_id, Conversation.imported_from.is_not(None)
     )
     local = Conversation.user_id == LOCAL_USER_ID
-    unsynchronized = {"synchronize_session": False}
-    session.execute(
-        update(Conversation)
-        .where(local, Conversation.imported_from.in_(their_origins.scalar_subquery()))
-        .values(imported_from=None)
-        .execution_options(**unsynchronized)
-    )
-    taken = session.execute(
-        update(Conversation).where(local).values(user_id=user_id).execution_options(**unsynchronized)
-    )
+    twice = update(Conversation).where(local, Conversation.imported_from.in_(their_origins.scalar_subquery()))
+    change_rows(session, twice.values(imported_from=None))
+    taken = change_rows(session, update(Conversation).where(local).values(user_id=user_id))
     for table in (Feedback, StoredResponse):
-        session.execute(
-            update(table)
-            .where(table.user_id == LOCAL_USER_ID)
-            .values(user_id=user_id)
-            .execution_options(**unsynchronized)
-        )
-    assert isinstance(taken, CursorResult)
-    if taken.rowcount:
-        add_event(session, user_id, AuditAction.HISTORY_TAKEN_OVER, user_id, conversations=taken.rowcount)
-    return taken.rowcount
+        change_rows(session, update(table).where(table.user_id == LOCAL_USER_ID).values(user_id=user_id))
+    if taken:
+        add_event(session, user_id, AuditAction.HISTORY_TAKEN_OVER, user_id, conversations=taken)
+    return taken

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.accounts import SessionView
@@ -17,6 +17,7 @@ from app.errors import NotFound
 from app.store.db.database import Database
 from app.store.db.models import Account, LoginSession, table_of
 from app.store.db.prepared_statements import Prepared
+from app.store.db.rows import change_rows
 from app.store.desk.audit import add_event
 
 MAX_SESSIONS = 100
@@ -142,9 +143,8 @@ class LoginSessions:
         """
 
         def work(session: Session) -> None:
-            ended = session.execute(delete(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id))
-            assert isinstance(ended, CursorResult)
-            if not ended.rowcount:
+            one = delete(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id)
+            if not change_rows(session, one):
                 raise NotFound("There is no such session. It may have ended.")
             add_event(session, actor_id or user_id, action, id)
 
@@ -154,10 +154,9 @@ class LoginSessions:
         """Signs a user out everywhere; returns the number of sessions ended."""
 
         def work(session: Session) -> int:
-            ended = session.execute(delete(LoginSession).where(LoginSession.user_id == user_id))
-            assert isinstance(ended, CursorResult)
-            add_event(session, actor_id or user_id, AuditAction.SIGNED_OUT_EVERYWHERE, user_id, sessions=ended.rowcount)
-            return ended.rowcount
+            ended = change_rows(session, delete(LoginSession).where(LoginSession.user_id == user_id))
+            add_event(session, actor_id or user_id, AuditAction.SIGNED_OUT_EVERYWHERE, user_id, sessions=ended)
+            return ended
 
         return await self._database.write(work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import CursorResult, Select, delete, exists, func, select
+from sqlalchemy import Select, delete, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.accounts import fold_name
@@ -24,7 +24,7 @@ from app.store.db.models import (
     Turn,
 )
 from app.store.db.response_models import StoredResponse
-from app.store.db.rows import is_id, shown_name
+from app.store.db.rows import change_rows, is_id, shown_name
 from app.store.desk.audit import add_event
 
 BATCH = 50  # conversations per transaction: other writers wait for one batch at most
@@ -87,13 +87,7 @@ class UserDataRecords:
         def work(session: Session) -> int:
             running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
             some = select(Conversation.id).where(Conversation.user_id == user_id, ~running).limit(BATCH)
-            done = session.execute(
-                delete(Conversation)
-                .where(Conversation.id.in_(session.scalars(some).all()))
-                .execution_options(synchronize_session=False)
-            )
-            assert isinstance(done, CursorResult)
-            return done.rowcount
+            return change_rows(session, delete(Conversation).where(Conversation.id.in_(session.scalars(some).all())))
 
         while await self._database.write(work) == BATCH:
             pass

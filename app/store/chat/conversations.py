@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -23,7 +23,7 @@ from app.store.chat.storage_use import storage_use
 from app.store.chat.tree import copy_path, latest_below, path_to, siblings_of
 from app.store.db.database import Database
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
-from app.store.db.rows import message_view, owned_conversation, owned_message
+from app.store.db.rows import change_rows, message_view, owned_conversation, owned_message
 from app.store.db.statement_timeout import TooSlowError, time_limit
 
 MAX_PAGE = 500
@@ -237,22 +237,16 @@ class Conversations:
 
     async def set_generated_title(self, user_id: str, conversation_id: str, title: str) -> bool:
         """Replaces the default title, the first message's words, by a model's; False if it has another title by now."""
-
-        def work(session: Session) -> bool:
-            done = session.execute(
-                update(Conversation)
-                .where(
-                    Conversation.id == conversation_id,
-                    Conversation.user_id == user_id,
-                    Conversation.title_by == "message",
-                )
-                .values(title=title[:MAX_TITLE_CHARS], title_by="model", indexed=False)
-                .execution_options(synchronize_session=False)
+        titled = (
+            update(Conversation)
+            .where(
+                Conversation.id == conversation_id,
+                Conversation.user_id == user_id,
+                Conversation.title_by == "message",
             )
-            assert isinstance(done, CursorResult)
-            return bool(done.rowcount)
-
-        return await self._database.write(work)
+            .values(title=title[:MAX_TITLE_CHARS], title_by="model", indexed=False)
+        )
+        return await self._database.write(lambda session: change_rows(session, titled) > 0)
 
     async def mark(
         self,

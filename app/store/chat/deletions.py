@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.ids import first_id_of, new_id
@@ -14,7 +14,7 @@ from app.store.chat.tree import latest_below
 from app.store.chat.turn_contexts import is_running
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, SearchEntry
-from app.store.db.rows import is_id, owned_conversation, owned_message
+from app.store.db.rows import change_rows, is_id, owned_conversation, owned_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +110,8 @@ class Deletions:
 
     async def purge(self, before: datetime) -> int:
         """Permanently deletes all users' messages that were deleted before ``before``; returns how many."""
-
-        def work(session: Session) -> int:
-            done = session.execute(
-                delete(Message)
-                .where(Message.deletion < first_id_of(before))
-                .execution_options(synchronize_session=False)
-            )
-            assert isinstance(done, CursorResult)
-            return done.rowcount
-
-        return await self._database.write(work)
+        expired = delete(Message).where(Message.deletion < first_id_of(before))
+        return await self._database.write(lambda session: change_rows(session, expired))
 
 
 def _tip_without(session: Session, deleted: Message) -> str | None:

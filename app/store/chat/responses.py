@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from app.domain.storage import MAX_CONVERSATION_BYTES, mebibytes
 from app.errors import LimitReached, NotFound
 from app.store.db.database import Database
 from app.store.db.response_models import StoredResponse
+from app.store.db.rows import change_rows
 
 _ROWS = 500  #: ids per statement: SQLite limits their number
 _BATCH = 50  #: rows per transaction: other writers wait for one batch at most
@@ -227,10 +228,4 @@ def _exchange(row: StoredResponse) -> Exchange:
 def delete_some_responses(session: Session, user_id: str) -> int:
     """Deletes one batch of a user's responses; returns how many there were."""
     some = select(StoredResponse.id).where(StoredResponse.user_id == user_id).limit(_BATCH)
-    done = session.execute(
-        delete(StoredResponse)
-        .where(StoredResponse.id.in_(session.scalars(some).all()))
-        .execution_options(synchronize_session=False)
-    )
-    assert isinstance(done, CursorResult)
-    return done.rowcount
+    return change_rows(session, delete(StoredResponse).where(StoredResponse.id.in_(session.scalars(some).all())))

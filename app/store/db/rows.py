@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, bindparam, func, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, Update, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -17,6 +17,13 @@ from app.store.db.models import Account, Conversation, Message, Turn
 _ID = re.compile(r"[0-9a-f-]{36}")
 
 NO_CONVERSATION = "There is no such conversation. It may have been deleted."
+
+
+def change_rows(session: Session, statement: Update | Delete) -> int:
+    """Executes a statement and returns how many rows it changed. Objects that the session holds stay as they are."""
+    done = session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(done, CursorResult)
+    return done.rowcount
 
 
 def shown_name(account: type[Account]) -> ColumnElement[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CursorResult, delete, exists, func, select
+from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Turn
 from app.store.db.response_models import StoredResponse
+from app.store.db.rows import change_rows
 
 BATCH = 50  # conversations, or chains of responses, per transaction: other writers wait for one batch at most
 
@@ -44,22 +45,12 @@ def _delete_some_responses(session: Session, than: datetime) -> int:
         .having(func.max(StoredResponse.created_at) < than)
         .limit(BATCH)
     )
-    done = session.execute(
-        delete(StoredResponse)
-        .where(StoredResponse.thread_id.in_(session.scalars(old).all()), StoredResponse.created_at < than)
-        .execution_options(synchronize_session=False)
-    )
-    assert isinstance(done, CursorResult)
-    return done.rowcount
+    threads = session.scalars(old).all()
+    expired = delete(StoredResponse).where(StoredResponse.thread_id.in_(threads), StoredResponse.created_at < than)
+    return change_rows(session, expired)
 
 
 def _delete_some(session: Session, than: datetime) -> int:
     running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
     old = select(Conversation.id).where(Conversation.updated_at < than, ~running).limit(BATCH)
-    done = session.execute(
-        delete(Conversation)
-        .where(Conversation.id.in_(session.scalars(old).all()))
-        .execution_options(synchronize_session=False)
-    )
-    assert isinstance(done, CursorResult)
-    return done.rowcount
+    return change_rows(session, delete(Conversation).where(Conversation.id.in_(session.scalars(old).all())))
