@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_WHOLE: Final = "must be a whole number"
-_REQUIREMENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "bool_type": lambda _: "must be true or false",
-    "dict_type": lambda _: "must be an object",
-    "model_type": lambda _: "must be an object",
-    "model_attributes_type": lambda _: "must be an object",
-    "list_type": lambda _: "must be a list",
-    "string_type": lambda _: "must be a string",
-    "string_unicode": lambda _: "must be valid text",
-    "int_type": lambda _: _WHOLE,
-    "int_from_float": lambda _: _WHOLE,
-    "int_parsing": lambda _: _WHOLE,
-    "int_parsing_size": lambda _: "must be a smaller whole number",
-    "float_type": lambda _: "must be a number",
-    "float_parsing": lambda _: "must be a number",
-    "bool_parsing": lambda _: "must be true or false",
-    "finite_number": lambda _: "must be a finite number",
-    "missing": lambda _: "is missing",
-    "too_many": lambda about: f"has {about['size']} fields; the maximum is {about['limit']}",
-    "literal_error": lambda about: f"must be {about['expected']}",
-    "enum": lambda about: f"must be {about['expected']}",
-    "less_than_equal": lambda about: f"must be at most {_number(about['le'])}",
-    "less_than": lambda about: f"must be less than {_number(about['lt'])}",
-    "greater_than_equal": lambda about: f"must be at least {_number(about['ge'])}",
-    "greater_than": lambda about: f"must be greater than {_number(about['gt'])}",
-    "string_too_long": lambda about: f"must have at most {_counted(about['max_length'], 'character')}",
-    "string_too_short": lambda about: f"must have at least {_counted(about['min_length'], 'character')}",
-    "too_long": lambda about: f"must have at most {_counted(about['max_length'], 'entry', 'entries')}",
-    "too_short": lambda about: f"must have at least {_counted(about['min_length'], 'entry', 'entries')}",
-    "string_pattern_mismatch": lambda about: f"must match the regular expression {about['pattern']}",
+_REQUIREMENTS: Final[Mapping[str, str]] = {
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid text",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "missing": "is missing",
+    "too_many": "has {size} fields; the maximum is {limit}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "string_too_long": "must have at most {max_length} {characters}",
+    "string_too_short": "must have at least {min_length} {characters}",
+    "too_long": "must have at most {max_length} {entries}",
+    "too_short": "must have at least {min_length} {entries}",
+    "string_pattern_mismatch": "must match the regular expression {pattern}",
 }
-"""What a field must be, by the type of Pydantic's error, from the error's context."""
+"""What a field must be, by the type of Pydantic's error, with the names of the error's context."""
 
 _MEMBERS: Final[Mapping[str, str]] = {
     "bool": "true or false",
@@ -50,8 +49,14 @@ _MEMBERS: Final[Mapping[str, str]] = {
 
 def requirement_of(error: Mapping[str, Any]) -> str:
     """Returns what follows the field's name in the sentence: that it "must be a string"."""
-    write = _REQUIREMENTS.get(error["type"])
-    return "has a value that is not allowed" if write is None else write(error.get("ctx", {}))
+    requirement = _REQUIREMENTS.get(error["type"], "has a value that is not allowed")
+    context = error.get("ctx", {})
+    is_one = context.get("max_length", context.get("min_length")) == 1
+    return requirement.format(
+        **{name: _plain_number(value) for name, value in context.items()},
+        characters="character" if is_one else "characters",
+        entries="entry" if is_one else "entries",
+    )
 
 
 def union_members(errors: Sequence[Mapping[str, Any]]) -> str | None:
@@ -70,9 +75,6 @@ def union_members(errors: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{', '.join(others)} or {last}"
 
 
-def _number(value: float) -> str:
-    return str(int(value) if value == int(value) else value)
-
-
-def _counted(number: int, one: str, more: str | None = None) -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
+def _plain_number(value: object) -> object:
+    """Returns a whole number without its decimals, and anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
