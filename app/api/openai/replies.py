@@ -30,7 +30,8 @@ class Extras:
     echo: bool = False  #: the text begins with the prompt
     prompt_texts: tuple[str | None, ...] = (None,)  #: of each prompt; None for token ids
     replies: int = 1  #: to each prompt
-    continuous_usage: bool = False
+    streamed_usage: bool = False  #: a stream ends with the usage
+    continuous_usage: bool = False  #: and every chunk has it
     reasoning: ShownReasoning = ShownReasoning.STREAMED
 
     @classmethod
@@ -43,6 +44,7 @@ class Extras:
             echo=echo,
             prompt_texts=tuple(body.echoed_texts()) if isinstance(body, CompletionRequest) else (None,),
             replies=body.n or 1,
+            streamed_usage=body.include_usage,
             continuous_usage=body.continuous_usage,
             reasoning=_shown_reasoning(body),
         )
@@ -116,7 +118,7 @@ class CompletionResponse:
             **(self._prompt_logprobs_field(0) if self._kind == "chat" else {}),
         }
 
-    async def stream(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
+    async def stream(self, deltas: AsyncIterator[Delta]) -> AsyncGenerator[bytes]:
         """Yields server-sent events, one per delta that has content, ending with ``[DONE]``.
 
         An error on the way is sent as an event, in the format of an error response.
@@ -124,7 +126,7 @@ class CompletionResponse:
         so_far = RunningUsage(self._extras.replies) if self._extras.continuous_usage else None
 
         def usage_now() -> dict[str, Any]:
-            if not include_usage:
+            if not self._extras.streamed_usage:
                 return {}
             return {"usage": None if so_far is None else so_far.to_dict(self._reasoning_tokens())}
 
@@ -151,14 +153,19 @@ class CompletionResponse:
                     timings[delta.index] = delta.timings
                 if is_read or (tokens_matter and delta.num_tokens) or delta.finish_reason is not None:
                     yield self._chunk([self._choice(delta, content)], usage_now())
-            if include_usage:
+            if self._extras.streamed_usage:
                 whole = usage(timings, self._extras.replies, self._reasoning_tokens())
                 yield self._chunk([], {"usage": whole})
         except EngineError as error:
-            yield error_event(error)
+            yield self.error_event(error)
         finally:
             await close(deltas)
         yield sse_event("[DONE]")
+
+    def error_event(self, error: EngineError) -> bytes:
+        """Encodes an error in the middle of a stream as OpenAI's clients expect it."""
+        problem = to_openai_error(error)
+        return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
     def _choice(self, delta: Delta, content: dict[str, Any] | None) -> dict[str, Any]:
         """Returns a choice. ``content``: the message or delta of a chat; None for a completion, which has a text."""
@@ -237,9 +244,3 @@ def _finish_fields(delta: Delta, calling: CallingChoices) -> dict[str, Any]:
     if delta.finish_reason is FinishReason.DEADLINE:
         return {"finish_reason": FinishReason.LENGTH, "stop_reason": FinishReason.DEADLINE}
     return {"finish_reason": calling.finish_reason(delta), "stop_reason": delta.stop_reason}
-
-
-def error_event(error: EngineError) -> bytes:
-    """Encodes an error in the middle of a stream as OpenAI's clients expect it."""
-    problem = to_openai_error(error)
-    return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})

@@ -16,20 +16,11 @@ from app.api.openai import tokens
 from app.api.openai.best_of import best_replies, check_best_of
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
-from app.api.openai.replies import CompletionKind, CompletionResponse, Extras, error_event
+from app.api.openai.replies import CompletionKind, CompletionResponse, Extras
 from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest, CompletionRequest
 from app.api.openai.responses.routes import router as responses_router
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
-from app.api.openai.serving import (
-    CLIENT_LEFT,
-    STOPPING,
-    chain,
-    engine_options,
-    next_delta,
-    sampling_params,
-    unless_client_leaves,
-)
-from app.api.sse import EventStream, close
+from app.api.openai.serving import engine_options, respond, sampling_params
 from app.error_format import error_response
 from engine import ChatEngine, Delta, EngineError, SamplingParams
 
@@ -126,30 +117,14 @@ async def _respond(
     headers: Mapping[str, str],
     adapter: str | None,
 ) -> Response:
-    """Returns the response, whole or streamed. However it ends, closes the engine's generator, aborting the request."""
-    streaming = False
-    try:
-        # The engine raises refusals instead of the first delta: waiting for it here gives them their own status.
-        first = await unless_client_leaves(request, next_delta(deltas))
-        if first is None:
-            return Response(status_code=CLIENT_LEFT)
+    def reply_to(first: Delta) -> CompletionResponse:
         info = engine.info
-        reply = CompletionResponse(
+        return CompletionResponse(
             kind,
             adapter or names_of(info)[0],
             body.request_id or first.request_id,
             fingerprint(info, adapter),
             Extras.from_request(body),
         )
-        everything = chain(first, deltas)
-        if body.stream:
-            streaming = True
-            chunks = reply.stream(everything, include_usage=body.include_usage)
-            stream = EventStream(chunks, closing=closing, final_event=error_event(STOPPING), source=deltas)
-            stream.headers.update(headers)
-            return stream
-        whole = await unless_client_leaves(request, reply.full(everything))
-        return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=dict(headers))
-    finally:
-        if not streaming:
-            await close(deltas)
+
+    return await respond(request, deltas, reply_to, streams=bool(body.stream), closing=closing, headers=headers)

@@ -74,8 +74,9 @@ async def test_several_replies_keep_their_own_calls_and_thoughts() -> None:
 
 async def test_a_stream_of_several_replies_adds_up_to_the_same() -> None:
     whole = await response(logprobs=True, return_token_ids=True).full(deltas(BOTH))
-    asked = response(logprobs=True, return_token_ids=True, stream=True)
-    data = b"".join([chunk async for chunk in asked.stream(deltas(BOTH), include_usage=True)])
+    options = {"include_usage": True}
+    asked = response(logprobs=True, return_token_ids=True, stream=True, stream_options=options)
+    data = b"".join([chunk async for chunk in asked.stream(deltas(BOTH))])
     events = [event.data for event in parse_json_events(data)]
     for choice in whole["choices"]:
         parts = [each for event in events for each in event["choices"] if each["index"] == choice["index"]]

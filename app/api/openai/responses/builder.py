@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -169,17 +169,6 @@ class ResponseBuilder:
             "output_tokens_details": counts["completion_tokens_details"],
             "total_tokens": counts["total_tokens"],
         }
-
-
-async def read_all(builder: ResponseBuilder, deltas: AsyncIterator[Delta]) -> None:
-    """Feeds all deltas to the builder, without a stream.
-
-    Raises:
-        EngineError: raised by the engine on the way.
-    """
-    async for delta in deltas:
-        for _ in builder.feed(delta):
-            pass
 
 
 def _incomplete_details(reason: FinishReason) -> dict[str, Any]:

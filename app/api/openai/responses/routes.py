@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,31 +13,21 @@ from fastapi.responses import JSONResponse
 from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep, UserId
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
-from app.api.openai.responses.builder import ResponseBuilder, read_all
+from app.api.openai.responses.builder import ResponseBuilder
 from app.api.openai.responses.conversation import calls_of, check_outputs, to_messages
-from app.api.openai.responses.output import Event
+from app.api.openai.responses.reply import ResponseReply
 from app.api.openai.responses.requests import ResponseRequest
 from app.api.openai.responses.stored import check_length, continued_items, input_with_ids, resolved_items
 from app.api.openai.served import check_model, names_of
-from app.api.openai.serving import (
-    CLIENT_LEFT,
-    STOPPING,
-    chain,
-    engine_options,
-    next_delta,
-    sampling_params,
-    unless_client_leaves,
-)
-from app.api.sse import EventStream, close, sse_event
+from app.api.openai.serving import engine_options, respond, sampling_params
+from app.api.sse import close
 from app.domain.ids import new_id
 from app.domain.responses import response_id_of
-from app.errors import AppError, LimitReached
+from app.errors import LimitReached
 from app.services.responses import Responses
 from engine import Caller, ChatEngine, ChatMessage, ChatOptions, Delta, EngineError, SamplingParams, Truncation
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
-
-Store = Callable[[], Awaitable[None]]
 
 
 @router.post("")
@@ -70,29 +59,13 @@ async def create_response(
     truncates = body.truncation == "auto"
     generate = partial(_generate_truncated, engine) if truncates else engine.chat
     deltas = services.admission.meter(user_id, generate(messages, params, options=chat_options, **options))
-    streaming = False
+    reply = ResponseReply(builder, store)
     try:
-        first = await unless_client_leaves(request, next_delta(deltas))
-        if first is None:
-            return Response(status_code=CLIENT_LEFT)
-        everything = chain(first, deltas)
-        if body.stream:
-            streaming = True
-            stream = EventStream(
-                _events(builder, everything, store),
-                closing=closing,
-                final_event=lambda: _encode(builder.error(to_openai_error(STOPPING))),
-                source=deltas,
-            )
-            stream.headers.update(headers)
-            return stream
-        whole = await unless_client_leaves(request, _read(builder, everything, store))
-        return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=headers)
+        return await respond(
+            request, deltas, lambda _: reply, streams=bool(body.stream), closing=closing, headers=headers
+        )
     except EngineError as error:
         raise to_openai_error(error, "input", body.names) from error
-    finally:
-        if not streaming:
-            await close(deltas)
 
 
 @router.get("/{response_id}")
@@ -173,41 +146,6 @@ async def _generate_truncated(
             yield delta
     finally:
         await close(deltas)
-
-
-async def _read(builder: ResponseBuilder, deltas: AsyncIterator[Delta], store: Store) -> dict[str, Any]:
-    await read_all(builder, deltas)
-    await store()
-    return builder.to_dict()
-
-
-async def _events(builder: ResponseBuilder, deltas: AsyncIterator[Delta], store: Store) -> AsyncGenerator[bytes]:
-    """Yields the response as server-sent events. An error on the way ends it with ``response.failed`` and ``error``."""
-    try:
-        for event in builder.begin():
-            yield _encode(event)
-        async for delta in deltas:
-            for event in builder.feed(delta):
-                yield _encode(event)
-        await store()  # a client that reads the last event finds the response
-        yield _encode(builder.end())
-    except (EngineError, AppError) as error:
-        for event in builder.fail(_as_openai_error(error)):
-            yield _encode(event)
-    finally:
-        await close(deltas)
-
-
-def _as_openai_error(error: EngineError | AppError) -> OpenAIError:
-    if isinstance(error, EngineError):
-        return to_openai_error(error)
-    return OpenAIError(error.status, error.code, error.message)
-
-
-def _encode(event: Event) -> bytes:
-    if "response" in event:  # it repeats the request's schemas, which may hold larger numbers than orjson writes
-        return sse_event(json.dumps(event, ensure_ascii=False), event=event["type"])
-    return sse_event(event, event=event["type"])
 
 
 def _fields(body: ResponseRequest, engine: ChatEngine, params: SamplingParams, adapter: str | None) -> dict[str, Any]:
