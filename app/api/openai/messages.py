@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator, StringConstraints, field_validator, model_validator
 
+from app.api.openai.chat_options import ChatOptionsInput
 from app.api.openai.fields import (
     MESSAGE_FIELDS,
     PART_FIELDS,
@@ -16,8 +17,8 @@ from app.api.openai.fields import (
     unsupported,
 )
 from app.api.openai.thinking import ThinkingInput
-from app.api.openai.tools import MAX_ID_LENGTH, ToolCallParam, ToolInput
-from engine import ChatMessage, ChatOptions, ToolChoiceMode
+from app.api.openai.tools import MAX_ID_LENGTH, FunctionDefinition, FunctionTool, ToolCallParam
+from engine import ChatMessage, ToolChoiceMode
 
 #: The field that holds the text, by the type of a part.
 _TEXT_IN: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -120,19 +121,13 @@ class ChatMessageParam(Lenient):
         return message
 
 
-OPTION_SPELLING: Final[Mapping[str, str]] = {
-    "thinking": "enable_thinking",
-    "max_thinking_tokens": "thinking_token_budget",
-    "parse_reply": "separate_reasoning",
-    "template_kwargs": "chat_template_kwargs",
-}
-"""Maps the names of the engine's chat options to the request's where they differ."""
-
-
-class ChatInput(ToolInput, ThinkingInput):
+class ChatInput(ChatOptionsInput, ThinkingInput):
     """The messages to reply to, or those whose last reply is to be continued; the tools; and how to think."""
 
+    path_to_function = ".function"
+
     messages: list[ChatMessageParam] = Field(min_length=1)
+    tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
     continue_final_message: bool | None = Field(
         None, description="Continue the last message, which is a reply; the response holds only the new text."
     )
@@ -178,6 +173,10 @@ class ChatInput(ToolInput, ThinkingInput):
             )
         return self
 
+    @property
+    def functions(self) -> list[FunctionDefinition]:
+        return [tool.function for tool in self.tools or ()]
+
     def for_engine(self) -> list[ChatMessage]:
         messages = [message.for_engine() for message in self.messages]
         if self.continue_final_message:
@@ -187,18 +186,6 @@ class ChatInput(ToolInput, ThinkingInput):
     @property
     def num_characters(self) -> int:
         """Characters that the chat template may render: of the messages, their tool calls, and the tools."""
-        return sum(message.num_characters for message in self.messages) + self.num_tool_characters
-
-    def chat_options(self) -> ChatOptions:
-        """Returns what the request asks of the reply beside its sampling."""
-        return ChatOptions(
-            tools=self.engine_tools(),
-            tool_choice=self.tool_choice or ToolChoiceMode.AUTO,
-            parallel_tool_calls=self.parallel_tool_calls is not False,
-            thinking=self.thinking,
-            reasoning_effort=self.effort,
-            max_thinking_tokens=self.thinking_token_budget,
-            stop_in_reasoning=bool(self.stop_in_reasoning),
-            parse_reply=self.parses_reply,
-            template_kwargs=self.chat_template_kwargs or {},
-        )
+        # Chat templates render tools as JSON.
+        tools = sum(len(json.dumps(function.model_dump(), ensure_ascii=False)) for function in self.functions)
+        return sum(message.num_characters for message in self.messages) + tools

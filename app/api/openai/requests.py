@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, create_model, model_validator
 
+from app.api.openai.chat_options import OPTION_SPELLING
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
-from app.api.openai.messages import OPTION_SPELLING, ChatInput
+from app.api.openai.messages import ChatInput
 from app.api.openai.structured import ResponseFormat, StructuredOutputs, structured_output
 from engine import (
     BACKGROUND_PRIORITY,

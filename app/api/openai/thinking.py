@@ -77,6 +77,11 @@ class ThinkingSwitches(Lenient):
         """The effort that the request names, in the field that its API has for it."""
         return None
 
+    @property
+    def parses_reply(self) -> bool:
+        """Whether thinking and tool calls are taken out of the reply's text."""
+        return True
+
     @model_validator(mode="after")
     def _one_answer_to_whether_it_thinks(self) -> Self:
         switches = {switch for switch in self._switches if switch is not None}
@@ -128,5 +133,4 @@ class ThinkingInput(ThinkingSwitches):
 
     @property
     def parses_reply(self) -> bool:
-        """Whether thinking and tool calls are taken out of the reply's text."""
         return self.separate_reasoning is not False and self.reasoning_format != "none"

@@ -11,9 +11,10 @@ from pydantic import Discriminator, FailFast, Field, Tag
 from app import __version__
 from app.api.deps import ServicesDep
 from app.api.errors import UNION_TAG
+from app.api.openai.chat_options import OPTION_SPELLING
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.fields import REQUEST_FIELDS, Lenient
-from app.api.openai.messages import OPTION_SPELLING, ChatInput
+from app.api.openai.messages import ChatInput
 from app.api.openai.served import check_model
 from engine import ChatEngine, ContextLengthError, EngineError, UnsupportedParameterError
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import orjson
 from pydantic import Field, PlainValidator, StringConstraints, field_validator, model_validator
@@ -90,8 +91,11 @@ def _tool_choice(value: object) -> ToolChoice | None:
     return NamedTool(name)
 
 
-class ToolChoiceInput(Lenient):
-    """Which of its tools a reply calls."""
+class ToolsInput(Lenient, ABC):
+    """Tools that a reply may call, in the field ``tools`` of each API's own form, and which of them it calls."""
+
+    #: From a tool to the fields of its function, in the paths of errors.
+    path_to_function: ClassVar[str] = ""
 
     tool_choice: Annotated[
         ToolChoice | None, PlainValidator(_tool_choice, json_schema_input_type=str | dict[str, Any] | None)
@@ -102,35 +106,26 @@ class ToolChoiceInput(Lenient):
     )
     parallel_tool_calls: bool | None = Field(None, description="False: the reply calls one tool at most.")
 
+    @property
+    @abstractmethod
+    def functions(self) -> Sequence[FunctionDefinition]:
+        """The functions of the tools."""
 
-class ToolInput(ToolChoiceInput):
-    """The tools that a reply may call."""
-
-    tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
-
-    @field_validator("tools", mode="before")
+    @field_validator("tools", mode="before", check_fields=False)
     @classmethod
     def _tools_are_few(cls, tools: Any) -> Any:
         """Checks the size of all tools at once, and first: to check each takes longer, and delays other requests."""
         if isinstance(tools, list):
-            check_size_of_tools(tools)
+            _check_size_of_tools(tools)
         return tools
 
     @model_validator(mode="after")
-    def _tools_are_coherent(self) -> ToolInput:
-        check_tools([tool.function for tool in self.tools or ()], self.tool_choice)
+    def _tools_are_coherent(self) -> Self:
+        _check_tools(self.functions, self.tool_choice, self.path_to_function)
         return self
 
-    @property
-    def num_tool_characters(self) -> int:
-        """Characters of the tools as JSON, as chat templates render them."""
-        return sum(len(json.dumps(tool.function.model_dump(), ensure_ascii=False)) for tool in self.tools or ())
 
-    def engine_tools(self) -> tuple[Tool, ...]:
-        return tuple(tool.function.for_engine() for tool in self.tools or ())
-
-
-def check_size_of_tools(tools: Sequence[Any]) -> None:
+def _check_size_of_tools(tools: Sequence[Any]) -> None:
     """Checks the number and the size of a request's tools, as they came.
 
     Raises:
@@ -150,7 +145,7 @@ def check_size_of_tools(tools: Sequence[Any]) -> None:
             )
 
 
-def check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | None, path: str = ".function") -> None:
+def _check_tools(functions: Sequence[FunctionDefinition], choice: ToolChoice | None, path: str) -> None:
     """Checks the tools of a request together.
 
     Args:

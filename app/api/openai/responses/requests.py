@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
+from app.api.openai.chat_options import OPTION_SPELLING, ChatOptionsInput
 from app.api.openai.fields import STREAM_FIELDS, Lenient, checked_text, unsupported
-from app.api.openai.messages import OPTION_SPELLING
 from app.api.openai.requests import GenerationRequest, Whole, model_with_parameters, requested_parameters
 from app.api.openai.responses.fields import INCLUDED, REASONING_FIELDS, RESPONSE_FIELDS, TEXT_FIELDS, TOOL_FIELDS
 from app.api.openai.responses.items import InputItems
 from app.api.openai.structured import JsonSchemaFormat, ResponseFormat, structured_output
-from app.api.openai.thinking import Effort, ThinkingSwitches
-from app.api.openai.tools import (
-    FunctionDefinition,
-    ToolChoiceInput,
-    check_size_of_tools,
-    check_tools,
-    only_functions,
-)
-from engine import ChatOptions, NamedTool, SamplingParams, ToolChoiceMode
+from app.api.openai.thinking import Effort
+from app.api.openai.tools import FunctionDefinition, only_functions
+from engine import NamedTool, SamplingParams, ToolChoiceMode
 
 MAX_METADATA = 16
 """Maximum pairs of ``metadata``, as at OpenAI; more are refused."""
@@ -87,7 +81,7 @@ else:
     _SamplingFields = model_with_parameters("logprobs", "prompt_logprobs", "max_tokens", "n")
 
 
-class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _SamplingFields):
+class ResponseRequest(GenerationRequest, ChatOptionsInput, _SamplingFields):
     """A request for a response: OpenAI's fields, and the engine's sampling parameters beside them."""
 
     no_ops = RESPONSE_FIELDS
@@ -130,18 +124,6 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
 
         def __getattr__(self, name: str) -> Any: ...
 
-    @field_validator("tools", mode="before")
-    @classmethod
-    def _tools_are_few(cls, tools: Any) -> Any:
-        if isinstance(tools, list):
-            check_size_of_tools(tools)
-        return tools
-
-    @model_validator(mode="after")
-    def _tools_are_coherent(self) -> ResponseRequest:
-        check_tools(self.tools or [], self.tool_choice, path="")
-        return self
-
     @field_validator("metadata")
     @classmethod
     def _metadata_is_short(cls, metadata: dict[str, str] | None) -> dict[str, str] | None:
@@ -158,6 +140,10 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
         if not self.input and self.previous_response_id is None:
             raise unsupported("input", "The field '{param}' is missing or empty.")
         return self
+
+    @property
+    def functions(self) -> list[ResponseTool]:
+        return self.tools or []
 
     @property
     def stores(self) -> bool:
@@ -184,19 +170,6 @@ class ResponseRequest(GenerationRequest, ThinkingSwitches, ToolChoiceInput, _Sam
             "structured": structured_output(format.for_chat() if format is not None else None, self.structured_outputs),
         }
         return SamplingParams(**given)
-
-    def chat_options(self) -> ChatOptions:
-        """Returns what the request asks of the reply beside its sampling."""
-        return ChatOptions(
-            tools=tuple(tool.for_engine() for tool in self.tools or ()),
-            tool_choice=self.tool_choice or ToolChoiceMode.AUTO,
-            parallel_tool_calls=self.parallel_tool_calls is not False,
-            thinking=self.thinking,
-            reasoning_effort=self.effort,
-            max_thinking_tokens=self.thinking_token_budget,
-            stop_in_reasoning=bool(self.stop_in_reasoning),
-            template_kwargs=self.chat_template_kwargs or {},
-        )
 
     def echo(self) -> dict[str, Any]:
         """Returns the fields of the response that repeat the request."""
