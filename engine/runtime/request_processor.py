@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from weakref import ref
 
-from engine.chat_options import ChatOptions, NamedTool, ToolChoiceMode
+from engine.chat_options import ChatOptions
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
@@ -19,22 +19,18 @@ from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
 from engine.runtime.reply_factory import ReplyFactory
+from engine.runtime.reply_syntax_factory import ReplySyntaxFactory
 from engine.sampling.logprobs import named
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.adapter import Adapter
 from engine.settings import EngineSettings
-from engine.structured_output import StructuredOutput, StructureKind
 from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
 from engine.text.reply_formats.detection import detect_reply_format, named_reply_format
-from engine.text.reply_formats.grammar import is_constrainable, write_grammar
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.stop_regex import compile_stop
 from engine.text.template_inputs import has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
-
-MAX_OPENING_TOKENS = 16
-"""Tokens at the end of a prompt in which the template opens the thinking."""
 
 
 class RequestProcessor:
@@ -59,6 +55,7 @@ class RequestProcessor:
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._reply_format = _reply_format(settings, self._template.source)
         self.replies = ReplyFactory(model, settings, self.vocabulary, self._template, self._reply_format)
+        self._syntaxes = ReplySyntaxFactory(self._template, self._reply_format, self.replies)
 
     @property
     def can_think(self) -> bool:
@@ -94,14 +91,14 @@ class RequestProcessor:
         token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
         num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
         resolved = self.resolve(token_ids, params)
-        if (grammar := self._call_grammar(options, rendered.token_ids)) is not None:
+        if (grammar := self._syntaxes.make_call_grammar(options, rendered.token_ids)) is not None:
             if resolved.structured is not None:
                 raise InvalidRequestError(
                     "A reply that must call a tool cannot be held to another form. Leave out tool_choice or the form."
                 )
-            self._compile_call_grammar(grammar)
+            self._syntaxes.check_call_grammar(grammar)
             resolved = replace(resolved, structured=grammar)
-        syntax = self._syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
+        syntax = self._syntaxes.make_syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
         if resolved.structured is not None and syntax is not None and syntax.thinking_format is not None:
             # Refuses it here, before anything is scheduled.
             self.replies.grammars.compile(resolved.structured, syntax.thinking_format)
@@ -119,81 +116,6 @@ class RequestProcessor:
             options=options,
         )
 
-    def _call_grammar(self, options: ChatOptions, prompt: Sequence[int]) -> StructuredOutput | None:
-        """Returns the grammar of a reply that must call a tool, or whose calls are held to strict tools' schemas.
-
-        Raises:
-            InvalidRequestError: the reply must call a tool, and the model's format cannot be constrained.
-        """
-        chosen = options.tool_choice
-        is_required = chosen is ToolChoiceMode.REQUIRED or isinstance(chosen, NamedTool)
-        is_strict = chosen is ToolChoiceMode.AUTO and any(tool.strict for tool in options.tools)
-        if not is_required and not is_strict:
-            return None
-        if not is_constrainable(self._reply_format):
-            if is_strict:
-                return None
-            raise InvalidRequestError(
-                "tool_choice cannot make this model call a tool: its format of tool calls has no grammar here. Use "
-                '"auto".'
-            )
-        calls = self._reply_format.calls
-        if is_strict and calls is not None and calls.starts_with:
-            return None  # nothing marks where a call begins
-        tools = [tool for tool in options.tools if not isinstance(chosen, NamedTool) or tool.name == chosen.name]
-        try:
-            grammar = write_grammar(
-                self._reply_format,
-                tools,
-                self.replies.special_tokens,
-                is_thinking=self._ends_in_thinking(prompt),
-                is_required=is_required,
-                is_parallel=options.parallel_tool_calls,
-            )
-        except ValueError as error:
-            raise InvalidRequestError(f"tools hold parameters that no call can be held to: {error}.") from error
-        return StructuredOutput(StructureKind.GRAMMAR, grammar)
-
-    def _compile_call_grammar(self, grammar: StructuredOutput) -> None:
-        try:
-            self.replies.grammars.compile(grammar)
-        except InvalidRequestError as error:
-            reason = str(error).partition("cannot be used: ")[2] or str(error)
-            raise InvalidRequestError(f"tools hold parameters that no call can be held to: {reason}") from error
-
-    def _syntax(
-        self, prompt: Sequence[int], options: ChatOptions, *, is_structure_of_answer: bool = True
-    ) -> ReplySyntax | None:
-        """Returns how the reply to a rendered conversation is split."""
-        is_offered = options.tool_choice is not ToolChoiceMode.NONE
-        offered = {tool.name: tool.parameters for tool in options.tools if is_offered}
-        known = self._reply_format
-        splits = known.has_channels or known.reasoning is not None or (known.calls is not None and bool(offered))
-        if (limit := options.max_thinking_tokens) is not None and limit < 0:
-            raise InvalidRequestError(f"max_thinking_tokens must be at least 0 (got {limit}).")
-        if not options.parse_reply or not splits:
-            return None
-        is_thinking = self._ends_in_thinking(prompt)
-        return ReplySyntax(
-            known,
-            is_thinking,
-            offered,
-            options.stop_in_reasoning,
-            limit,
-            is_structure_of_answer=is_structure_of_answer,
-            may_think=not is_thinking and self._may_open_thinking(prompt, options),
-        )
-
-    def _may_open_thinking(self, prompt: Sequence[int], options: ChatOptions) -> bool:
-        """Whether the model may open thinking itself: neither the request nor the prompt rules it out."""
-        if self._reply_format.has_channels:
-            return True  # the answer has a header in any case
-        tags = self._reply_format.reasoning
-        if tags is None or options.thinking is False or options.reasoning_effort == "none":
-            return False
-        is_closed = self._template.decode(prompt[-MAX_OPENING_TOKENS:]).rstrip().endswith(tags.close.strip())
-        return not is_closed and options.max_thinking_tokens != 0
-
     def _render(
         self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None, options: ChatOptions
     ) -> tuple[RenderedPrompt, list[int]]:
@@ -203,14 +125,8 @@ class RequestProcessor:
         check_messages(messages)
         *messages, reply = messages
         rendered = self._template.render(messages, previous, options)
-        is_open = self._ends_in_thinking(rendered.token_ids)
+        is_open = self._syntaxes.ends_in_thinking(rendered.token_ids)
         return rendered, self._template.encode_partial_reply(reply, self._reply_format.reasoning, is_open=is_open)
-
-    def _ends_in_thinking(self, prompt: Sequence[int]) -> bool:
-        """Whether a rendered conversation ends with thinking that is open."""
-        reasoning = self._reply_format.reasoning
-        end = self._template.decode(prompt[-MAX_OPENING_TOKENS:])
-        return reasoning is not None and end.rstrip().endswith(reasoning.open.strip())
 
     def tokenize(
         self,
