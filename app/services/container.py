@@ -18,7 +18,7 @@ from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
 from app.services.models import Models
-from app.services.responses import Responses
+from app.services.response_writer import ResponseWriter
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.token_use import TokenUsageRecords
@@ -63,7 +63,8 @@ class Services:
     engine: ChatEngine
     chats: Chats
     temporary: TemporaryChats
-    responses: Responses
+    responses: ResponseRecords
+    response_writer: ResponseWriter
     transfers: Transfers
     templates: Templates
     tools: ChatTools
@@ -108,7 +109,7 @@ class Services:
             conversations = Conversations(database, limits)
             storage = StorageQuota(StorageUsageRecords(database), limits)
             deletions = Deletions(database)
-            response_records = ResponseRecords(database)
+            responses = ResponseRecords(database)
             titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
             background = BackgroundTasks()
@@ -166,10 +167,11 @@ class Services:
                     feedback=FeedbackRecords(database),
                 ),
                 temporary=temporary,
-                responses=Responses(response_records, storage),
+                responses=responses,
+                response_writer=ResponseWriter(responses, storage),
                 transfers=Transfers(
                     TransferRecords(database, limits),
-                    response_records,
+                    responses,
                     max_import_mb=settings.max_import_mb,
                     max_message_chars=settings.max_message_chars,
                 ),
@@ -219,7 +221,7 @@ class Services:
         """Ends the replies in flight within ``shutdown_seconds``, then closes the database. Leaves the engine open."""
         try:
             await asyncio.gather(
-                self.turns.close(), self.temporary.close(), self.models.close(), self.responses.close()
+                self.turns.close(), self.temporary.close(), self.models.close(), self.response_writer.close()
             )
             if self._quotas is not None:
                 await self._quotas.close()

@@ -234,7 +234,7 @@ async def test_nothing_is_stored_unless_it_is_asked_for_and_ended(live: RunningA
 
 def hold_back(live: RunningApp, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
     """Makes storing slow: returns an event that says when it begins, and one that lets it go on."""
-    records = services_of(live).responses._records
+    records = services_of(live).responses
     add, begun, go = records.add, asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any) -> None:
@@ -276,7 +276,7 @@ async def test_a_client_that_leaves_while_it_is_stored_has_it_stored(
     await asyncio.gather(asking, return_exceptions=True)
     await asyncio.sleep(0.1)  # the server notices
     go.set()
-    await services_of(live).responses.close()
+    await services_of(live).response_writer.close()
     assert await count_stored(live) == before + 1
 
 
@@ -284,7 +284,7 @@ async def test_a_response_that_cannot_be_stored_is_an_error(live: RunningApp, mo
     async def broken(*arguments: Any) -> None:
         raise StorageUnavailable("The disk is full.")
 
-    monkeypatch.setattr(services_of(live).responses._records, "add", broken)
+    monkeypatch.setattr(services_of(live).responses, "add", broken)
     answer = await post(live)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
     events = parse_json_events((await post(live, stream=True)).content)

@@ -24,7 +24,7 @@ from app.api.sse import close
 from app.domain.ids import new_id
 from app.domain.responses import response_id_of
 from app.errors import LimitReached
-from app.services.responses import Responses
+from app.services.response_writer import ResponseWriter
 from engine import Caller, ChatEngine, ChatMessage, ChatOptions, Delta, EngineError, SamplingParams, Truncation
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
@@ -35,15 +35,15 @@ async def create_response(
     body: ResponseRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
     """Replies to a text or to the items of a conversation, and stores the response unless `store` is false."""
-    engine, responses, user_id = services.engine, services.responses, identity.user_id
+    engine, user_id = services.engine, identity.user_id
     headers = check_fields(body, strict=services.settings.strict_fields)
     adapter = check_model(body.model, engine.info)
     params = sampling_params(body)
     options = engine_options(body, identity, services)
     if body.stores:
-        await _require_room(responses, user_id)
-    before = await continued_items(responses, user_id, body.previous_response_id)
-    items = await resolved_items(responses, user_id, body.input)
+        await _require_room(services.response_writer, user_id)
+    before = await continued_items(services.responses, user_id, body.previous_response_id)
+    items = await resolved_items(services.responses, user_id, body.input)
     check_outputs(items, calls_of(before))
     check_length([*before, *items])
     messages = to_messages(body.instructions, [*before, *items])
@@ -53,7 +53,7 @@ async def create_response(
 
     async def store() -> None:
         if body.stores:
-            await responses.store(user_id, input_with_ids(builder.id, items), builder.to_dict())
+            await services.response_writer.store(user_id, input_with_ids(builder.id, items), builder.to_dict())
 
     chat_options = replace(body.chat_options(), adapter=adapter)
     truncates = body.truncation == "auto"
@@ -120,9 +120,9 @@ async def list_input_items(
     )
 
 
-async def _require_room(responses: Responses, user_id: str) -> None:
+async def _require_room(writer: ResponseWriter, user_id: str) -> None:
     try:
-        await responses.require_room(user_id)
+        await writer.require_room(user_id)
     except LimitReached as error:
         message = f'{error.message} To get a response without storing it, send "store": false.'
         raise OpenAIError(error.status, error.code, message, "store") from error

@@ -22,13 +22,14 @@ from app.api.openai.responses.output import item_id
 from app.auth.request_body import MAX_BODY_BYTES
 from app.domain.responses import place_of_item
 from app.errors import NotFound
-from app.services.responses import Responses
-from app.store.chat.responses import Exchange
+from app.store.chat.responses import Exchange, ResponseRecords
 
 _ITEMS: Final[TypeAdapter[list[ReferenceOrItem]]] = TypeAdapter(InputItems)
 
 
-async def continued_items(responses: Responses, user_id: str, previous_response_id: str | None) -> list[InputItem]:
+async def continued_items(
+    responses: ResponseRecords, user_id: str, previous_response_id: str | None
+) -> list[InputItem]:
     """Returns the items of the conversation that ends with the response of this id, oldest first.
 
     Raises:
@@ -44,7 +45,7 @@ async def continued_items(responses: Responses, user_id: str, previous_response_
     return await asyncio.to_thread(lambda: [item for exchange in chain for item in _items_of(exchange)])
 
 
-async def resolved_items(responses: Responses, user_id: str, items: Sequence[ReferenceOrItem]) -> list[InputItem]:
+async def resolved_items(responses: ResponseRecords, user_id: str, items: Sequence[ReferenceOrItem]) -> list[InputItem]:
     """Returns the items of a request, with those that it refers to in their places.
 
     Raises:
