@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from engine.model.folders import PROJECT_ROOT, find_model
     from engine.model.gguf.files import quantization_in_name
     from engine.model.gguf.summary import GgufSummary, summarize_gguf
-    from engine.model.load import better_memory_limit, prepare_model
+    from engine.model.load import advise_memory_limit, prepare_model
     from engine.model.quantized.writer import quantize_checkpoint
     from engine.model.sizing import (
         SERVER_WEIGHT_FORMATS,
@@ -140,8 +140,8 @@ __all__ = [
     "Utilisation",
     "WeightFormat",
     "adapter_memory",
+    "advise_memory_limit",
     "available_host_memory",
-    "better_memory_limit",
     "check_context",
     "describe_native_decoder",
     "fetch_model",
@@ -168,8 +168,8 @@ _MODULES = {
     "WEIGHT_FORMATS": "engine.model.sizing",
     "WeightFormat": "engine.model.sizing",
     "adapter_memory": "engine.model.adapter_files",
+    "advise_memory_limit": "engine.model.load",
     "available_host_memory": "engine.device.host_memory",
-    "better_memory_limit": "engine.model.load",
     "check_context": "engine.model.sizing",
     "describe_native_decoder": "engine.execution.native.build",
     "fetch_model": "engine.model.download",

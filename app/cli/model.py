@@ -104,7 +104,7 @@ def check(
     from app.models.folders import GUIDE
     from app.models.local_model import ModelError
     from app.models.performance import may_have_gpu
-    from engine import adapter_memory, available_host_memory, better_memory_limit, find_model, prepare_model
+    from engine import adapter_memory, advise_memory_limit, available_host_memory, find_model, prepare_model
 
     app, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
     if engine.remote_url:
@@ -130,7 +130,7 @@ def check(
                     f"{name} fits into memory, but not its adapters, too: they take {_size(adapters)} beside "
                     f"{_size(needed)}, and {_size(free)} are free."
                 )
-            note = better_memory_limit(engine, progress)
+            note = advise_memory_limit(engine, progress)
     except ModelError as error:
         raise StartupError(str(error)) from error
     beside = f", and its adapters {_size(adapters)}" if adapters else ""

@@ -24,7 +24,7 @@ from engine.model.forwards import FAILURES, stubbed_linears
 from engine.model.gguf.checkpoint import open_gguf_checkpoint
 from engine.model.hub import fetch_gguf
 from engine.model.loaded_model import CompiledDecoder, LoadedModel
-from engine.model.memory_fit import require_memory, small_cache_note
+from engine.model.memory_fit import advise_for_small_cache, require_memory
 from engine.model.named_tensors import ModuleTensors
 from engine.model.placement import choose_device, choose_dtype
 from engine.model.position_check import check_positions
@@ -290,7 +290,7 @@ def prepare_model(settings: EngineSettings, progress: Progress, released: int = 
     return checkpoint.weight_bytes * wanted.itemsize // stored.itemsize
 
 
-def better_memory_limit(settings: EngineSettings, progress: Progress) -> str | None:
+def advise_memory_limit(settings: EngineSettings, progress: Progress) -> str | None:
     """Returns the sentence that names a better memory limit for a container in which the model fits, but few tokens.
 
     None outside a container, and if its limit is enough.
@@ -302,7 +302,7 @@ def better_memory_limit(settings: EngineSettings, progress: Progress) -> str | N
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
     served = smallest_served_format(settings, checkpoint, device, dtype)
-    return small_cache_note(settings, checkpoint, served, device, dtype)
+    return advise_for_small_cache(settings, checkpoint, served, device, dtype)
 
 
 def open_checkpoint(settings: EngineSettings, progress: Progress) -> Checkpoint:

@@ -13,7 +13,7 @@ from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
 from engine.model.checkpoint import Checkpoint
 from engine.model.gguf.model_file import FLOATS
-from engine.model.memory_limit import note_on_small_cache, raise_limit, suggested_limit
+from engine.model.memory_limit import advise_larger_limit, advise_more_memory, suggest_limit
 from engine.model.served_format import ServedFormat, runs_quantization
 from engine.model.sizing import CACHE_BYTES, WEIGHT_FORMATS, ModelSize, cache_of_config, size_of_config
 from engine.settings import EngineSettings
@@ -75,11 +75,11 @@ def require_memory(
     limit = host_memory_limit() if device.type == "cpu" else None
     more = "free memory"
     if limit is not None:
-        more = raise_limit(settings, limit, need.total - free, suggested_limit(settings, size, weights, dtype))
+        more = advise_more_memory(settings, limit, need.total - free, suggest_limit(settings, size, weights, dtype))
     raise ModelLoadError(_sentence(settings.model, need, free, limit, smaller, more))
 
 
-def small_cache_note(
+def advise_for_small_cache(
     settings: EngineSettings, checkpoint: Checkpoint, served: ServedFormat, device: torch.device, dtype: torch.dtype
 ) -> str | None:
     """Returns the sentence that names a better limit of the container than the present one; None if it has enough."""
@@ -90,7 +90,7 @@ def small_cache_note(
     except ModelLoadError:  # a kind of model that is not estimated
         return None
     weights, _name = _weights(settings, checkpoint, size, served, device, dtype)
-    return note_on_small_cache(settings, size, weights, dtype)
+    return advise_larger_limit(settings, size, weights, dtype)
 
 
 def _smallest_cache(settings: EngineSettings, config: Any, dtype: torch.dtype) -> tuple[int, str]:

@@ -23,7 +23,7 @@ _GIB = 1024**3
 _GB = 10**9
 
 
-def suggested_limit(settings: EngineSettings, size: ModelSize, weights: int, dtype: torch.dtype) -> int:
+def suggest_limit(settings: EngineSettings, size: ModelSize, weights: int, dtype: torch.dtype) -> int:
     """Returns the bytes with which a container holds the server, the weights, and the cache of a useful context.
 
     Args:
@@ -38,13 +38,13 @@ def suggested_limit(settings: EngineSettings, size: ModelSize, weights: int, dty
     return PROGRAM_BYTES + weights + int(cache / CONTAINER_CACHE_SHARE)
 
 
-def raise_limit(settings: EngineSettings, limit: int, missing: int, suggested: int) -> str:
+def advise_more_memory(settings: EngineSettings, limit: int, missing: int, suggested: int) -> str:
     """Says to what a container's limit must be raised: as suggested where the machine has that much.
 
     Args:
         limit: bytes that the container may use now.
         missing: bytes more that the model needs at least.
-        suggested: of :func:`suggested_limit`.
+        suggested: of :func:`suggest_limit`.
     """
     least = int((limit + missing) * (1 + _MARGIN))
     for size_bytes in (max(least, suggested), least):
@@ -53,14 +53,14 @@ def raise_limit(settings: EngineSettings, limit: int, missing: int, suggested: i
     return "take a machine with more memory"
 
 
-def note_on_small_cache(settings: EngineSettings, size: ModelSize, weights: int, dtype: torch.dtype) -> str | None:
+def advise_larger_limit(settings: EngineSettings, size: ModelSize, weights: int, dtype: torch.dtype) -> str | None:
     """Returns the sentence that names a better limit, if a container's leaves less than a useful context.
 
     None outside a container, and where the machine has no more memory.
     """
     limit = host_memory_limit()
     try:
-        better = suggested_limit(settings, size, weights, dtype)
+        better = suggest_limit(settings, size, weights, dtype)
     except ModelLoadError:  # a cache that is not estimated
         return None
     if limit is None or limit >= better or _rounded_up(settings, better) > machine_memory():

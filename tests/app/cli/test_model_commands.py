@@ -309,7 +309,7 @@ def test_a_model_is_downloaded_before_it_is_checked_if_that_is_asked_for(
         "engine.prepare_model", lambda settings, _progress: checked.append(settings.model) or 98_000_000
     )
     notes = iter([None, "For chats of 8,192 tokens, put DESKMATE_MEMORY=5g into .env."])
-    monkeypatch.setattr("engine.better_memory_limit", lambda _settings, _progress: next(notes))
+    monkeypatch.setattr("engine.advise_memory_limit", lambda _settings, _progress: next(notes))
     monkeypatch.setattr("engine.find_model", lambda model: model if model == "org/name" else Path(model))
     status, said, _ = run("check", "--download", "--model", "tiny")
     assert (status, said) == (0, "tiny fits into memory: its weights take at most 98 MB.\n")

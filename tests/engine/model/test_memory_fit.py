@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineSettings, ModelLoadError, better_memory_limit
+from engine import EngineSettings, ModelLoadError, advise_memory_limit
 from engine.execution import load as execution_load
 from engine.execution.load import load_model, prepare_model
 from engine.model import memory_fit, memory_limit
@@ -137,7 +137,7 @@ def test_a_limit_with_room_for_few_tokens_only_is_noted(llama: Path, monkeypatch
 
     def note(settings: EngineSettings, limit: int | None) -> str | None:
         monkeypatch.setattr(memory_limit, "host_memory_limit", lambda: limit)
-        return better_memory_limit(settings, lambda _stage, _fraction: None)
+        return advise_memory_limit(settings, lambda _stage, _fraction: None)
 
     monkeypatch.setattr(memory_limit, "machine_memory", lambda: 1024**4)
     itemsize = choose_dtype("auto", torch.device("cpu")).itemsize
