@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from engine import InvalidRequestError, StructuredOutput
 from engine.sampling.grammar import Grammar
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import GrammarCompiler
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 
 EOS = 256
 """The end of a reply in the vocabulary of bytes."""

@@ -15,7 +15,8 @@ from engine.parameter_table import MAX_LOGPROBS
 from engine.runtime.rendered_chat import ReplySyntax
 from engine.sampling.beam_search import BeamSearch
 from engine.sampling.grammar import AnswerGrammar, ReplyGrammar
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import GrammarCompiler
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request

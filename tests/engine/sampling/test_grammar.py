@@ -26,7 +26,8 @@ from engine import (
     StructuredOutput,
     StructureKind,
 )
-from engine.sampling.grammar_compiler import MAX_CACHED, GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import MAX_CACHED, GrammarCompiler
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 from engine.text.vocabulary import Vocabulary
 from testing.models import make_model
 from testing.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from engine.errors import InvalidRequestError
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import GrammarCompiler
 from engine.sampling.grammar_errors import MAX_REASON_CHARS, reason_of
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 from engine.structured_output import StructuredOutput, StructureKind
 
 TOO_LARGE = "it is too large to follow"

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine import ChatMessage, Engine, EngineSettings, FinishReason, SamplingParams, StructuredOutput, StructureKind
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import GrammarCompiler
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 from engine.text.vocabulary import Vocabulary
 from testing.grammars import TextJudge, bytes_compiler, random_schema
 from testing.models import make_model

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine import InvalidRequestError, StructuredOutput, StructureKind
-from engine.sampling.grammar_compiler import GrammarCompiler, make_ll_tokenizer
+from engine.sampling.grammar_compiler import GrammarCompiler
+from engine.sampling.ll_tokenizer import make_ll_tokenizer
 from testing.grammars import TextJudge, bytes_compiler
 
 COMPILER = bytes_compiler()
