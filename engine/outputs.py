@@ -233,7 +233,7 @@ class ModelInfo:
     attention: str  #: the attention kernel in use
     num_parameters: int
     has_chat_template: bool
-    has_unused_adapter: bool = False  #: the folder also holds a LoRA adapter; adapters are not applied
+    has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     can_continue: bool = True  #: a partial reply can be continued
     quantization_reason: str | None = None  #: why the weights have their format, if the engine chose it
     can_think: bool = False  #: the chat template thinks before the answer, or not, as a request asks

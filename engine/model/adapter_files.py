@@ -1,7 +1,7 @@
 """The files of a LoRA adapter in PEFT's format: finds them in a model's folder, and measures their memory.
 
-An adapter in a model's own folder is not applied, and this is always reported; :mod:`engine.model.lora` applies those
-that are given by name.
+:mod:`engine.model.lora` applies the adapters that are given by name. One in a model's own folder is applied, by
+transformers, only where PEFT is installed; elsewhere this is always reported.
 """
 
 from __future__ import annotations
