@@ -20,7 +20,7 @@ from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
 from app.turns.checkpoints import Checkpoints
 from app.turns.engine_errors import as_failed_reply
-from app.turns.events import TurnEnd, TurnProgress
+from app.turns.events import TurnEnd, TurnProgress, TurnSnapshot
 from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of, stats_from
 from app.turns.stored_replies import end_of
 from app.turns.tool_rounds import Breaks, ToolRounds
@@ -115,6 +115,21 @@ class LiveTurn:
     def tokens(self) -> int:
         """Tokens of this run, prompt and completion."""
         return self._measure.tokens
+
+    def snapshot(self) -> TurnSnapshot:
+        """Returns its current state."""
+        text = self.buffer.text
+        return TurnSnapshot(
+            turn_id=self.ref.turn_id,
+            conversation_id=self.ref.conversation_id,
+            message_id=self.ref.message_id,
+            text=text,
+            offset=len(text),
+            status=MessageStatus.STREAMING,
+            stats=None,
+            error=None,
+            progress=self.buffer.progress,
+        )
 
     def launch(self) -> asyncio.Task[None]:
         """Starts generation. The turn is in the database already."""

@@ -6,48 +6,35 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
-from functools import partial
 
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.chat_settings import ChatSettings
-from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
-from app.domain.templates import TemplateKind
-from app.domain.text import clean_text, title_from
-from app.domain.tool_use import ToolUse
-from app.domain.views import MessageStatus, Reasoning, Role
-from app.errors import Conflict, ContextTooLong, EngineUnavailable
+from app.domain.views import MessageStatus, Role
+from app.errors import Conflict, EngineUnavailable
 from app.settings import AppSettings
 from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
-from app.tools.chat_tools import OfferedTools
-from app.tools.results import MAX_RESULT_CHARS
-from app.turns.admission import Admission, UnlimitedAdmission, caller_of
+from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.idempotency import IdempotentStarts
 from app.turns.live import LiveTurn, TurnRef
-from app.turns.prompter import Prompter
+from app.turns.live_turn_factory import LiveTurnFactory, reply_message
 from app.turns.readers import ChangeCallback, PrefetchingReader, TurnReader
 from app.turns.recent_contexts import RecentContexts
 from app.turns.storage_quota import StorageQuota
 from app.turns.stored_replies import StoredTurns
 from app.turns.titles import Titles
 from app.turns.tool_offers import ToolOffers
-from app.turns.tool_rounds import ToolRounds
 from app.turns.turn_requests import ToolDecision, TurnRequest, TurnRequests
-from engine import ChatEngine, ChatOptions, PreparedPrompt, ToolChoiceMode
+from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 
 _log = logging.getLogger(__name__)
 
-RESULTS_TOO_LONG = (
-    "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "
-    "a new chat."
-)
 LAST_WRITE_SECONDS = 5.0  # for last writes on shutdown
 
 
@@ -81,17 +68,13 @@ class Turns:
         self._storage = storage
         self._titles = titles
         self._settings = settings
-        self._engine = engine
         self._records = records
-        self._templates = templates
-        self._notifications = notifications
         poll_seconds = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._idempotent_starts = IdempotentStarts(records)
         self._stored = StoredTurns(records, notifications, poll_seconds)
         self._recent = RecentContexts(is_alone=is_alone)
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
-        self._prompter = Prompter(engine, settings.context_policy)
-        self._tool_offers = tool_offers
+        self._factory = LiveTurnFactory(settings, engine, records, templates, notifications, self._recent, tool_offers)
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # running replies by user id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -246,31 +229,7 @@ class Turns:
             NotFound: it is missing or another user's.
         """
         live = self._live_of(user_id, turn_id)
-        if live is not None:
-            text = live.buffer.text
-            return TurnSnapshot(
-                turn_id=turn_id,
-                conversation_id=live.ref.conversation_id,
-                message_id=live.ref.message_id,
-                text=text,
-                offset=len(text),
-                status=MessageStatus.STREAMING,
-                stats=None,
-                error=None,
-                progress=live.buffer.progress,
-            )
-        record = await self._records.get(user_id, turn_id)
-        return TurnSnapshot(
-            turn_id=turn_id,
-            conversation_id=record.conversation_id,
-            message_id=record.message_id,
-            text=record.text,
-            offset=len(record.text),
-            status=record.status,
-            stats=record.stats,
-            error=record.error,
-            progress=None,
-        )
+        return live.snapshot() if live is not None else await self._stored.snapshot(user_id, turn_id)
 
     def running_turn_ids(self) -> list[str]:
         """The ids of the turns that this process is writing."""
@@ -352,73 +311,8 @@ class Turns:
     async def _begin(
         self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
     ) -> TurnRef:
-        context = turn_request.context
-        if context.streaming:
-            raise Conflict(BUSY)
-        used = settings if settings is not None else context.settings
-        params = used.sampling_params()
-        partial_reply = turn_request.partial_reply
-        conversation_id = turn_request.conversation_id
-        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
-        options = replace(used.chat_options(), tools=offered.tools)
-        prepare = partial(
-            self._prompter.prepare,
-            await self._system_prompt(used),
-            context,
-            turn_request.text,
-            params,
-            caller=caller_of(user_id, accounts=self._settings.accounts),
-            shares_system_prompt=used.has_shared_system_prompt,
-        )
-        prepared = await prepare(
-            _path_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning, turn_request.tool_uses)
-            if partial_reply
-            else None,
-            previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
-            options=options,
-        )
-        ref = TurnRef(
-            turn_id=partial_reply.turn_id if partial_reply else turn_id,
-            conversation_id=conversation_id or new_id(),
-            user_message_id=turn_request.message_id or new_id(),
-            message_id=partial_reply.message_id if partial_reply else new_id(),
-            omitted_messages=prepared.num_omitted_messages,
-            context_length=prepared.max_model_len,
-            model=options.adapter or self._engine.info.name,
-            has_system_prompt=used.has_system_prompt,
-        )
-        live = LiveTurn(
-            ref,
-            user_id,
-            engine=self._engine,
-            prepared=prepared,
-            records=self._records,
-            notifications=self._notifications,
-            checkpoint_seconds=self._settings.checkpoint_seconds,
-            lease_seconds=self._settings.lease_seconds,
-            partial_reply=partial_reply,
-            tool_uses=turn_request.tool_uses,
-            tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
-        )
-        new = NewTurn(
-            turn_id=ref.turn_id,
-            conversation_id=ref.conversation_id,
-            user_message_id=ref.user_message_id,
-            message_id=ref.message_id,
-            title=title_from(turn_request.text) if conversation_id is None else None,
-            parent_id=context.parent_id,
-            parent_is_tip=turn_request.follows_tip,
-            text=turn_request.text if turn_request.message_id is None else None,
-            partial_reply=partial_reply,
-            tool_uses=turn_request.tool_uses,
-            decides=turn_request.decision is not None,
-            newly_allowed=turn_request.newly_allowed,
-            settings=used,
-            save_settings=settings is not None,
-            model=ref.model or "",
-            omitted_messages=prepared.num_omitted_messages,
-            context_length=prepared.max_model_len,
-        )
+        live, new = await self._factory.make(user_id, turn_id, settings, turn_request)
+        ref = live.ref
         if ref.turn_id in self._live:
             raise Conflict(BUSY)
         self._recent.forget(user_id, ref.conversation_id)
@@ -426,48 +320,18 @@ class Turns:
         self._live[ref.turn_id] = live
         self._writing[user_id] += 1
         try:
-            await (self._records.resume(user_id, new) if partial_reply else self._records.begin(user_id, new))
+            await (self._records.resume(user_id, new) if new.partial_reply else self._records.begin(user_id, new))
         except BaseException:
             self._forget(live)
             raise
         task = live.launch()
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
-        if partial_reply is None:
-            task.add_done_callback(lambda _: self._remember(live, context, turn_request.text, used))
+        if new.partial_reply is None:
+            task.add_done_callback(lambda _: self._remember(live, turn_request, new.settings))
         if new.title is not None:
             task.add_done_callback(lambda _: self._generate_title(live, turn_request.text))
         return ref
-
-    def _tool_rounds(
-        self,
-        user_id: str,
-        offered: OfferedTools,
-        turn_request: TurnRequest,
-        prepare: Callable[..., Awaitable[PreparedPrompt]],
-        options: ChatOptions,
-    ) -> ToolRounds | None:
-        """Returns the tools of a reply; None if it is offered none and has no calls to finish."""
-        if self._tool_offers is None or not (offered.tools or turn_request.tool_uses):
-            return None
-        without_tools = replace(options, tool_choice=ToolChoiceMode.NONE)
-
-        async def prepare_next(reply: PathMessage, with_tools: bool) -> PreparedPrompt:
-            try:
-                return await prepare(reply, options=options if with_tools else without_tools)
-            except ContextTooLong as error:
-                raise ContextTooLong(RESULTS_TOO_LONG) from error
-
-        approved = {*turn_request.context.allowed_tools, *turn_request.newly_allowed}
-        return ToolRounds(
-            self._tool_offers.tools,
-            user_id=user_id,
-            names=frozenset(tool.name for tool in options.tools),
-            servers=offered.servers,
-            approved=frozenset(approved | offered.approved),
-            prepare=prepare_next,
-            max_result_chars=min(MAX_RESULT_CHARS, self._engine.info.max_model_len),
-        )
 
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -476,15 +340,15 @@ class Turns:
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 
-    def _remember(self, live: LiveTurn, context: TurnContext, text: str, settings: ChatSettings) -> None:
+    def _remember(self, live: LiveTurn, turn_request: TurnRequest, settings: ChatSettings) -> None:
         """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
-        saved = live.saved
-        reply = _path_message(saved.text, saved.token_ids, saved.reasoning, saved.tool_uses)
+        context, saved = turn_request.context, live.saved
+        reply = reply_message(saved.text, saved.token_ids, saved.reasoning, saved.tool_uses)
         after = TurnContext(
             parent_id=live.ref.message_id,
-            path=(*context.path, PathMessage(Role.USER, text), reply),
+            path=(*context.path, PathMessage(Role.USER, turn_request.text), reply),
             settings=settings,
             streaming=False,
             omitted_messages=live.ref.omitted_messages,
@@ -505,21 +369,9 @@ class Turns:
         if self._titles is not None and not self._closing and complete and live.buffer.text.strip():
             self._titles.generate(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
-    async def _system_prompt(self, settings: ChatSettings) -> str:
-        if settings.system_prompt.strip() or settings.system_prompt_name is None:
-            return clean_text(settings.system_prompt)
-        name, given = settings.system_prompt_name, settings.system_prompt_variables
-        return await self._templates.render(TemplateKind.PROMPT, name, given)
-
     def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
         live = self._live.get(turn_id)
         return live if live is not None and live.user_id == user_id else None
 
     def _live_in(self, conversation_id: str) -> list[LiveTurn]:
         return [live for live in self._live.values() if live.ref.conversation_id == conversation_id]
-
-
-def _path_message(
-    text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None, tool_uses: tuple[ToolUse, ...] = ()
-) -> PathMessage:
-    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "", tool_uses)

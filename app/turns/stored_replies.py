@@ -12,7 +12,7 @@ from app.errors import EngineUnavailable, NotFound
 from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import changed_tool_uses
-from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnSnapshot, TurnText
 
 STOP_SECONDS = 10.0  # for another process to stop its reply
 
@@ -63,6 +63,25 @@ class StoredTurns:
                     yield end_of(record)
                     return
                 await self._next_look(changed)
+
+    async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
+        """Returns the current state of the turn.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+        record = await self._records.get(user_id, turn_id)
+        return TurnSnapshot(
+            turn_id=turn_id,
+            conversation_id=record.conversation_id,
+            message_id=record.message_id,
+            text=record.text,
+            offset=len(record.text),
+            status=record.status,
+            stats=record.stats,
+            error=record.error,
+            progress=None,
+        )
 
     async def stop(self, user_id: str, turn_id: str) -> None:
         """Asks the process that writes the reply to stop it, and waits until it has.

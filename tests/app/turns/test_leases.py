@@ -241,7 +241,7 @@ async def test_only_leases_that_are_over_are_swept_at_the_start(start: Start) ->
     assert await Leases(database, new_id(), seconds=1e7).sweep_at_start() == 1
     assert (await a.turn(null.turn_id)).status == "interrupted"
     await a.listening()
-    with a.services.turns._notifications.watch(Channel.CHANGED, over.turn_id) as changed:
+    with a.services.turns._stored._notifications.watch(Channel.CHANGED, over.turn_id) as changed:
         changed.clear()
         assert await leases.sweep_at_start() == 1
         await changed.wait()  # readers everywhere are told

@@ -83,7 +83,7 @@ async def test_the_listening_connection_comes_back_and_what_was_missed_is_looked
     monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(notifications, "MAX_RETRY_SECONDS", 0.01)
     a, b = await start(**QUICK), await start(**SLOW)
-    listener = b.services.turns._notifications
+    listener = b.services.turns._stored._notifications
     connect, refused = listener._connect, 0
 
     async def refuse() -> psycopg.AsyncConnection[object]:

@@ -1,0 +1,188 @@
+"""Makes a reply that is about to start: its prompt, its tools, its ids, and the rows that begin it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.domain.prompting import PathMessage
+from app.domain.templates import TemplateKind
+from app.domain.text import clean_text, title_from
+from app.domain.tool_use import ToolUse
+from app.domain.views import Reasoning, Role
+from app.errors import Conflict, ContextTooLong
+from app.settings import AppSettings
+from app.store.chat.turn_contexts import BUSY
+from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.db.notifications import Notifications
+from app.templates.catalog import Templates
+from app.tools.chat_tools import OfferedTools
+from app.tools.results import MAX_RESULT_CHARS
+from app.turns.admission import caller_of
+from app.turns.live import LiveTurn, TurnRef
+from app.turns.prompter import Prompter
+from app.turns.recent_contexts import RecentContexts
+from app.turns.tool_offers import ToolOffers
+from app.turns.tool_rounds import ToolRounds
+from app.turns.turn_requests import TurnRequest
+from engine import ChatEngine, ChatOptions, PreparedPrompt, ToolChoiceMode
+
+RESULTS_TOO_LONG = (
+    "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "
+    "a new chat."
+)
+
+
+class LiveTurnFactory:
+    """Makes live turns.
+
+    Args:
+        recent: the prompts of recent replies, which the next prompts of their conversations continue.
+        tool_offers: the tools that chats are offered; None offers none.
+    """
+
+    def __init__(
+        self,
+        settings: AppSettings,
+        engine: ChatEngine,
+        records: TurnRecords,
+        templates: Templates,
+        notifications: Notifications,
+        recent: RecentContexts,
+        tool_offers: ToolOffers | None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._records = records
+        self._templates = templates
+        self._notifications = notifications
+        self._recent = recent
+        self._tool_offers = tool_offers
+        self._prompter = Prompter(engine, settings.context_policy)
+
+    async def make(
+        self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
+    ) -> tuple[LiveTurn, NewTurn]:
+        """Returns the reply, and what is written to the database before it is launched.
+
+        Args:
+            turn_id: of a new turn; a reply that is resumed keeps its own.
+            settings: None uses the conversation's own.
+
+        Raises:
+            AppError: a reply is running in this conversation, or the prompt cannot be made; see :meth:`Turns.start`.
+        """
+        context = turn_request.context
+        if context.streaming:
+            raise Conflict(BUSY)
+        used = settings if settings is not None else context.settings
+        params = used.sampling_params()
+        partial_reply = turn_request.partial_reply
+        conversation_id = turn_request.conversation_id
+        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        options = replace(used.chat_options(), tools=offered.tools)
+        prepare = partial(
+            self._prompter.prepare,
+            await self._system_prompt(used),
+            context,
+            turn_request.text,
+            params,
+            caller=caller_of(user_id, accounts=self._settings.accounts),
+            shares_system_prompt=used.has_shared_system_prompt,
+        )
+        prepared = await prepare(
+            reply_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning, turn_request.tool_uses)
+            if partial_reply
+            else None,
+            previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
+            options=options,
+        )
+        ref = TurnRef(
+            turn_id=partial_reply.turn_id if partial_reply else turn_id,
+            conversation_id=conversation_id or new_id(),
+            user_message_id=turn_request.message_id or new_id(),
+            message_id=partial_reply.message_id if partial_reply else new_id(),
+            omitted_messages=prepared.num_omitted_messages,
+            context_length=prepared.max_model_len,
+            model=options.adapter or self._engine.info.name,
+            has_system_prompt=used.has_system_prompt,
+        )
+        live = LiveTurn(
+            ref,
+            user_id,
+            engine=self._engine,
+            prepared=prepared,
+            records=self._records,
+            notifications=self._notifications,
+            checkpoint_seconds=self._settings.checkpoint_seconds,
+            lease_seconds=self._settings.lease_seconds,
+            partial_reply=partial_reply,
+            tool_uses=turn_request.tool_uses,
+            tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
+        )
+        new = NewTurn(
+            turn_id=ref.turn_id,
+            conversation_id=ref.conversation_id,
+            user_message_id=ref.user_message_id,
+            message_id=ref.message_id,
+            title=title_from(turn_request.text) if conversation_id is None else None,
+            parent_id=context.parent_id,
+            parent_is_tip=turn_request.follows_tip,
+            text=turn_request.text if turn_request.message_id is None else None,
+            partial_reply=partial_reply,
+            tool_uses=turn_request.tool_uses,
+            decides=turn_request.decision is not None,
+            newly_allowed=turn_request.newly_allowed,
+            settings=used,
+            save_settings=settings is not None,
+            model=ref.model or "",
+            omitted_messages=prepared.num_omitted_messages,
+            context_length=prepared.max_model_len,
+        )
+        return live, new
+
+    def _tool_rounds(
+        self,
+        user_id: str,
+        offered: OfferedTools,
+        turn_request: TurnRequest,
+        prepare: Callable[..., Awaitable[PreparedPrompt]],
+        options: ChatOptions,
+    ) -> ToolRounds | None:
+        """Returns the tools of a reply; None if it is offered none and has no calls to finish."""
+        if self._tool_offers is None or not (offered.tools or turn_request.tool_uses):
+            return None
+        without_tools = replace(options, tool_choice=ToolChoiceMode.NONE)
+
+        async def prepare_next(reply: PathMessage, with_tools: bool) -> PreparedPrompt:
+            try:
+                return await prepare(reply, options=options if with_tools else without_tools)
+            except ContextTooLong as error:
+                raise ContextTooLong(RESULTS_TOO_LONG) from error
+
+        approved = {*turn_request.context.allowed_tools, *turn_request.newly_allowed}
+        return ToolRounds(
+            self._tool_offers.tools,
+            user_id=user_id,
+            names=frozenset(tool.name for tool in options.tools),
+            servers=offered.servers,
+            approved=frozenset(approved | offered.approved),
+            prepare=prepare_next,
+            max_result_chars=min(MAX_RESULT_CHARS, self._engine.info.max_model_len),
+        )
+
+    async def _system_prompt(self, settings: ChatSettings) -> str:
+        if settings.system_prompt.strip() or settings.system_prompt_name is None:
+            return clean_text(settings.system_prompt)
+        name, given = settings.system_prompt_name, settings.system_prompt_variables
+        return await self._templates.render(TemplateKind.PROMPT, name, given)
+
+
+def reply_message(
+    text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None, tool_uses: tuple[ToolUse, ...] = ()
+) -> PathMessage:
+    """Returns a reply as part of a conversation."""
+    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "", tool_uses)
