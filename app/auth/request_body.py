@@ -30,7 +30,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, timeout_s: float
         RequestRefused: the body is larger than ``limit`` bytes, or takes longer than ``timeout_s`` seconds.
     """
     declared = _declared_size(scope)
-    if declared > limit and (declared > limit * _MAX_DISCARDED_FACTOR or _awaits_permission(scope)):
+    if _is_refused_unread(scope, declared, limit):
         raise _refusal(limit)
     chunks: list[bytes] = []
     size = 0
@@ -62,16 +62,20 @@ def limit_upload(scope: Scope, receive: Receive, limit: int, timeout_s: float) -
     """
     declared, size = _declared_size(scope), 0
 
-    async def counted() -> Message:
-        nonlocal size
+    async def receive_in_time() -> Message:
         try:
-            message = await asyncio.wait_for(receive(), timeout_s)
+            return await asyncio.wait_for(receive(), timeout_s)
         except TimeoutError:
             return {"type": "http.disconnect"}
-        size += len(message.get("body", b""))
-        if max(size, declared) <= limit:
-            return message
-        await _discard(receive, message, size, limit)
+
+    async def counted() -> Message:
+        nonlocal size
+        if not _is_refused_unread(scope, declared, limit):
+            message = await receive_in_time()
+            size += len(message.get("body", b""))
+            if max(size, declared) <= limit:
+                return message
+            await _discard(receive_in_time, message, size, limit)
         raise TooLarge(_too_large(limit))
 
     return counted
@@ -108,9 +112,13 @@ def _declared_size(scope: Scope) -> int:
     return int(declared) if declared.isdecimal() else 0
 
 
-def _awaits_permission(scope: Scope) -> bool:
-    """Whether the client sends the body only when told to, as curl does with large ones: it reads a refusal first."""
-    return Headers(scope=scope).get("expect", "").lower() == "100-continue"
+def _is_refused_unread(scope: Scope, declared: int, limit: int) -> bool:
+    """Whether a body is too large to be read at all, or its client reads a refusal before it sends the body.
+
+    The latter sends only when told to ("Expect: 100-continue"), as curl does with large bodies.
+    """
+    awaits_permission = Headers(scope=scope).get("expect", "").lower() == "100-continue"
+    return declared > limit and (awaits_permission or declared > limit * _MAX_DISCARDED_FACTOR)
 
 
 def _refusal(limit: int) -> RequestRefused:

@@ -15,7 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from app.auth.guard import Guard
 from app.auth.identity import LocalUser
 from app.auth.refusals import RequestRefused
-from app.auth.request_body import read_body
+from app.auth.request_body import limit_upload, read_body
+from app.errors import TooLarge
 from app.server.http_protocol import HttpProtocol
 
 LIMIT = 1000
@@ -58,6 +59,36 @@ async def test_a_client_that_asks_first_is_not_told_to_send() -> None:
     with pytest.raises(RequestRefused):
         await read_body(scope(content_length="1500", expect="100-continue"), body, LIMIT, 10)
     assert body.left == [1500]
+
+
+async def test_an_upload_that_is_too_large_is_read_to_its_end_first() -> None:
+    body = Body(500, 500, 500)
+    receive = limit_upload(scope(), body, LIMIT, 10)
+    assert [len((await receive())["body"]) for _ in range(2)] == [500, 500]
+    with pytest.raises(TooLarge):
+        await receive()
+    assert body.left == []
+
+
+@pytest.mark.parametrize(
+    ("size", "expect"), [("1500", "100-continue"), ("15000", "")], ids=["asks-first", "far-too-large"]
+)
+async def test_an_upload_is_refused_before_it_is_sent(size: str, expect: str) -> None:
+    body = Body(1500)
+    with pytest.raises(TooLarge):
+        await limit_upload(scope(content_length=size, expect=expect), body, LIMIT, 10)()
+    assert body.left == [1500]
+
+
+async def test_an_upload_that_is_too_large_and_stalls_is_refused() -> None:
+    pieces = [{"type": "http.request", "body": b"x", "more_body": True}]
+
+    async def stalls() -> Message:
+        return pieces.pop() if pieces else await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(TooLarge):
+        async with asyncio.timeout(10):
+            await limit_upload(scope(content_length="1500"), stalls, LIMIT, 0.05)()
 
 
 @asynccontextmanager
