@@ -17,7 +17,8 @@ import numpy as np
 
 from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
-from engine.sampling.grammar_errors import reason_of
+from engine.sampling.grammar_errors import MAX_REASON_CHARS, TOO_LARGE, reason_of
+from engine.sampling.schema_place import find_place
 from engine.sampling.structural_tags import write_structural_tag
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
 from engine.text.reply_formats.grammar import write_thinking_before
@@ -107,7 +108,7 @@ class GrammarCompiler:
             self._tokenizer = self._make_tokenizer()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_limits())
         if matcher.is_error():
-            raise _refusal(structure.kind, reason_of(matcher.get_error()))
+            raise _refusal(structure.kind, _with_place(structure, reason_of(matcher.get_error()), self._tokenizer))
         probe = matcher.deep_copy()
         forced = probe.compute_ff_tokens()
         mask = np.frombuffer(probe.compute_bitmask(), dtype=np.uint8)
@@ -119,6 +120,21 @@ class GrammarCompiler:
         if forced and not probe.consume_tokens(forced):
             raise _refusal(structure.kind, reason_of(probe.get_error()))
         return Grammar(matcher, self._vocab_size)
+
+
+def _with_place(structure: StructuredOutput, reason: str, tokenizer: LLTokenizer) -> str:
+    """Returns the reason for which a structure is refused, and for a part of a JSON schema where that is."""
+    if structure.kind is not StructureKind.JSON_SCHEMA or reason == TOO_LARGE:
+        return reason
+
+    def reason_for(schema: dict[str, Any]) -> str | None:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(tokenizer, _json_grammar(schema, structure), log_level=0, limits=_limits())
+        return reason_of(matcher.get_error()) if matcher.is_error() else None
+
+    place = find_place(json.loads(structure.definition), reason, reason_for)
+    return f"{reason} (at {place[:MAX_REASON_CHARS]})" if place else reason
 
 
 def _limits() -> LLParserLimits:

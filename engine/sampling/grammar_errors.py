@@ -11,14 +11,17 @@ MAX_REASON_CHARS = 300
 
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _IN_SCHEMA = re.compile(r"^failed to compile JSON schema: ")
-_TOO_LARGE: Final = "it is too large to follow, or only a text without end can match it; make it smaller or less nested"
+TOO_LARGE: Final = "it is too large to follow, or only a text without end can match it; make it smaller or less nested"
 
 _REASONS: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), reason)
     for pattern, reason in (
         (r"^NoExtension", "no text can match it"),
-        (r"panick|unwrap|assertion|internal error", _TOO_LARGE),
-        (r"too many items|current row has|lexer fuel|step limit|too complex", _TOO_LARGE),
+        (r"panick|unwrap|assertion|internal error", TOO_LARGE),
+        (
+            r"too many (?:items|expressions)|current row has|lexer (?:fuel|precomputation)|step limit|too complex",
+            TOO_LARGE,
+        ),
         (r"lookarounds? not supported|look-around", "look-around and word boundaries are not supported"),
         (r"regex parse error:.*\nerror: ([^\n]+)", r"the expression is malformed: \1"),
         (r"regex parse error:", "the expression is malformed"),

@@ -55,9 +55,52 @@ def test_the_reason_is_in_plain_words(
     assert not re.search(r"\n|\^|\d\(\d+\)|\d \| |parse error|limit \d", said), said
 
 
+NESTED = {
+    "type": "object",
+    "properties": {"rows": {"type": "array", "items": {"properties": {"q": {"type": "strin"}}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (NESTED, " (at properties.rows.items.properties.q)"),
+        (
+            {"properties": {"fine": {"type": "string"}, "a": {"anyOf": [{"type": "null"}, {"pattern": "["}]}}},
+            " (at properties.a.anyOf[1])",
+        ),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"items": {"type": "strin"}}}},
+            " (at $defs.b.items)",
+        ),
+        (
+            {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"not": {}, "items": {"$ref": "#/$defs/a"}}}},
+            " (at $defs.a)",
+        ),
+        ({"type": "strin"}, ""),
+    ],
+)
+def test_the_place_in_a_schema_is_named(compiler: GrammarCompiler, schema: dict[str, object], place: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        compiler.compile(StructuredOutput(StructureKind.JSON_SCHEMA, json.dumps(schema)))
+    assert str(refused.value).endswith(f"{place}.")
+    assert bool(place) == ("(at " in str(refused.value))
+
+
 def test_a_panic_is_not_shown() -> None:
     said = reason_of("panicked at earley/parser.rs:123:45:\ncalled `Option::unwrap()` on a `None` value")
     assert said.startswith(TOO_LARGE)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "lexer precomputation failed; either increase limits.initial_lexer_fuel or disable it",
+        "lexer error: too many expressions constructed",
+    ],
+)
+def test_the_names_of_the_library_s_limits_are_not_shown(message: str) -> None:
+    assert reason_of(message).startswith(TOO_LARGE)
 
 
 def test_other_words_are_cut_to_their_first_line() -> None:
