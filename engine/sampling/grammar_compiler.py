@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isinf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +18,7 @@ import numpy as np
 from engine.errors import InvalidRequestError
 from engine.sampling.grammar import Grammar
 from engine.sampling.grammar_errors import MAX_REASON_CHARS, TOO_LARGE, reason_of
+from engine.sampling.regex_length import min_match_length
 from engine.sampling.schema_place import find_place
 from engine.sampling.structural_tags import write_structural_tag
 from engine.structured_output import StructuredOutput, StructureKind, json_spacing
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_DEFINITION_CHARS = 256 * 1024
 """Characters of a schema, a grammar or a list of choices; a longer one is refused."""
 MAX_REGEX_CHARS = 16 * 1024
+MAX_FORCED_CHARS = 64 * 1024
+"""Length of the shortest text that expressions may demand: 5 microseconds a character, with all else standing still."""
 MAX_NESTING = 100
 """Levels of objects and lists in a schema; serde_json, which reads it, stops at 128."""
 MAX_CHOICES = 2000
@@ -40,7 +43,16 @@ MAX_CACHED = 128
 _INITIAL_LEXER_FUEL = 1_000_000  # llguidance states 50,000 a millisecond, so compiling a lexer stops within about 20 ms
 _STEP_LEXER_FUEL = 200_000  # 14,000 a millisecond: about 14 ms for one token
 _MAX_GRAMMAR_SIZE = 500_000  # symbols
+_JSON_PATTERN = re.compile(
+    r'"pattern"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")'
+)  # in a schema in Lark
+_LARK_REGEX = re.compile(r"/((?:\\.|[^/\\\n])+)/")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+class _TooLongError(ValueError):
+    def __init__(self) -> None:
+        super().__init__(f"only texts of more than {MAX_FORCED_CHARS:,} characters can match it")
 
 
 class GrammarCompiler:
@@ -100,7 +112,10 @@ class GrammarCompiler:
     def _compile(self, structure: StructuredOutput, thinking: ReplyFormat | None) -> Grammar:
         from llguidance import LLMatcher
 
-        text = _to_grammar(structure, self._special_tokens)
+        try:
+            text = _to_grammar(structure, self._special_tokens)
+        except _TooLongError as error:
+            raise _refusal(structure.kind, str(error)) from error
         if thinking is not None:
             before = write_thinking_before("answer", thinking, self._special_tokens)
             text = _put_before(before, text, "answer")
@@ -161,8 +176,10 @@ def _to_grammar(structure: StructuredOutput, special_tokens: Mapping[str, int]) 
             raise _refusal(kind, f"a schema is an object, not {type(schema).__name__}")
         if schema is False:
             raise _refusal(kind, "no text can match it")
+        _check_forced(_patterns_of(schema))
         return _json_grammar({} if schema is True else schema, structure)
     if kind is StructureKind.REGEX:
+        _check_forced([definition])
         return LLMatcher.grammar_from_regex(definition)
     if kind is StructureKind.CHOICE:
         choices = _read_json(kind, definition)
@@ -172,13 +189,40 @@ def _to_grammar(structure: StructuredOutput, special_tokens: Mapping[str, int]) 
             raise _refusal(kind, f"it has {len(choices):,} choices, and at most {MAX_CHOICES:,} fit")
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
     if kind is StructureKind.GRAMMAR:
+        _check_forced(_LARK_REGEX.findall(definition))
+        _check_forced(json.loads(text) for text in _JSON_PATTERN.findall(definition))
         return LLMatcher.grammar_from_lark(_as_lark(definition))
+    tag = _read_json(kind, definition)
+    _check_forced(_patterns_of(tag))
     try:
-        return write_structural_tag(_read_json(kind, definition), special_tokens, _regex_as_lark, _as_lark)
-    except InvalidRequestError:
+        return write_structural_tag(tag, special_tokens, _regex_as_lark, _as_lark)
+    except (InvalidRequestError, _TooLongError):
         raise
     except ValueError as error:
         raise _refusal(kind, str(error)) from error
+
+
+def _check_forced(patterns: Iterable[str]) -> None:
+    """Refuses expressions that force so long a text that finding out what they force stops everything else.
+
+    Raises:
+        _TooLongError: they do.
+    """
+    if sum(map(min_match_length, patterns)) > MAX_FORCED_CHARS:
+        raise _TooLongError
+
+
+def _patterns_of(schema: Any) -> Iterator[str]:
+    """Yields the regular expressions in a JSON schema; its nesting is limited."""
+    if isinstance(schema, dict):
+        for keyword, value in schema.items():
+            if keyword == "pattern" and isinstance(value, str):
+                yield value
+            yield from _patterns_of(value)
+        yield from schema["patternProperties"] if isinstance(schema.get("patternProperties"), dict) else ()
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _patterns_of(value)
 
 
 def _put_before(start: str, grammar: str, name: str) -> str:
@@ -203,6 +247,7 @@ def _regex_as_lark(pattern: str) -> str:
 
     if len(pattern) > MAX_REGEX_CHARS:
         raise ValueError(f"a regular expression has {len(pattern):,} characters, and at most {MAX_REGEX_CHARS:,} fit")
+    _check_forced([pattern])
     grammar: str = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"][0]["lark_grammar"]
     return grammar
 
