@@ -14,6 +14,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+import engine  # noqa: F401  before any test imports PyTorch: it says how long OpenMP's threads spin
 from app.concurrency.garbage_collection import paused_gc
 from app.ui.gradio_patches import disable_type_stubs
 from testing.databases import PostgresServer, postgres_server
