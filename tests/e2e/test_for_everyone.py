@@ -181,6 +181,7 @@ def test_a_reply_is_announced_once_it_is_whole(chat: ChatPage) -> None:
     chat.open_settings()
     chat.set_number("Maximum length", "30")
     chat.ask("announce this")
+    chat.page.wait_for_function("window.announced.some((text) => text.startsWith('Reply: '))")
     announced = chat.page.evaluate("window.announced")
     assert announced[0] == "Message sent."
     assert len([text for text in announced if text.startswith("Reply: ")]) == 1, "not for each token"

@@ -29,6 +29,7 @@ from engine import (
 )
 from testing.fake_engine import Piece, Thought, call_pieces
 from testing.json_events import parse_json_events
+from testing.waiting import eventually
 from tests.app.live_server import RunningApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -502,10 +503,7 @@ async def test_a_client_that_leaves_aborts_its_reply(live: RunningApp, stream: b
     await live.engine.started.wait()
     await asyncio.sleep(0.05)
     asking.cancel()
-    for _ in range(200):
-        if live.engine.aborted:
-            break
-        await asyncio.sleep(0.01)
+    await eventually(lambda: live.engine.aborted == 1 and live.engine.running == 0)
     assert (live.engine.aborted, live.engine.running) == (1, 0)
 
 

@@ -24,6 +24,7 @@ from app.services.container import Services
 from engine import FinishReason, ToolCall
 from testing.fake_engine import Piece, Thought, call_pieces
 from testing.json_events import parse_json_events, read_json_events
+from testing.waiting import eventually
 from tests.app.desk import Desk, desk
 from tests.app.live_server import RunningApp
 
@@ -225,10 +226,7 @@ async def test_nothing_is_stored_unless_it_is_asked_for_and_ended(live: RunningA
         asking = asyncio.create_task(post(live, stream=stream))
         await live.engine.started.wait()
         asking.cancel()
-        for _ in range(500):
-            if live.engine.aborted:
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: live.engine.aborted == 1)
     assert await count_stored(live) == before
 
 
@@ -257,6 +255,7 @@ async def test_the_last_event_is_sent_when_it_is_stored(live: RunningApp, monkey
 
     reading = asyncio.create_task(read())
     await begun.wait()
+    await eventually(lambda: "response.output_item.done" in seen)
     await asyncio.sleep(0.05)
     before = seen[-1]
     go.set()
