@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.device.host_memory import host_memory_limit, machine_memory
 from engine.errors import ModelLoadError
-from engine.model.sizing import CACHE_BYTES, ModelSize
 from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from engine.model.sizing import ModelSize
 
 USEFUL_CONTEXT = 8192
 """Tokens of the cache that a suggested limit has room for: one long chat, or several short ones."""
@@ -30,6 +33,8 @@ def suggest_limit(settings: EngineSettings, size: ModelSize, weights: int, dtype
         weights: their bytes in memory.
         dtype: the model's.
     """
+    from engine.model.sizing import CACHE_BYTES  # imports transformers' model code, which most starts do without
+
     if settings.kv_cache_memory is not None:
         return PROGRAM_BYTES + weights + int(settings.kv_cache_memory * _GIB)
     cache = size.cache(_useful_context(settings, size), settings.kv_cache_dtype)
