@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -277,8 +277,16 @@ def test_a_failure_ends_the_reply_only(
     assert sent(engine) == [("user", "Hi"), ("assistant", "Hello"), ("user", "Again")]
 
 
+@pytest.fixture
+def default_sigint() -> Iterator[None]:
+    """Ctrl+C raises an exception, also where the tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_stops_the_reply_only(
-    engine: FakeEngine, keyboard: Callable[..., FakeTerminal], capsys: pytest.CaptureFixture[str]
+    engine: FakeEngine, keyboard: Callable[..., FakeTerminal], capsys: pytest.CaptureFixture[str], default_sigint: None
 ) -> None:
     class Interrupted(FakeTerminal):
         def write(self, text: str) -> int:
