@@ -80,6 +80,7 @@ def wait_for_tools(chat: ChatPage) -> None:
 
 def test_a_tool_runs_when_the_user_allows_it(elsewhere: Elsewhere, front: Server, new_browser: NewBrowser) -> None:
     chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    wait_for_tools(chat)
     elsewhere.server.say(
         called(("desk__order", {"number": 7}), text="Let me look."), answered("It was sent on **Monday**.")
     )
@@ -118,6 +119,7 @@ def test_each_of_several_calls_is_decided_and_the_old_ones_cannot_be(
     elsewhere: Elsewhere, front: Server, new_browser: NewBrowser
 ) -> None:
     chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    wait_for_tools(chat)
     elsewhere.server.say(called(("desk__order", {"number": 1}), ("desk__order", {"number": 2})), answered("Only one."))
     chat.send("Both, please")
     expect(cards(chat)).to_have_count(2)
@@ -139,6 +141,7 @@ def test_each_of_several_calls_is_decided_and_the_old_ones_cannot_be(
 
 def test_tools_can_be_turned_off(elsewhere: Elsewhere, front: Server, new_browser: NewBrowser) -> None:
     chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    wait_for_tools(chat)
     chat.open_settings()
     chat.page.locator(".dm-control-use_tools").get_by_role("checkbox").uncheck()
     chat.ask("hi")
@@ -146,8 +149,8 @@ def test_tools_can_be_turned_off(elsewhere: Elsewhere, front: Server, new_browse
     chat.page.locator(".dm-control-use_tools").get_by_role("checkbox").check()
     expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     chat.ask("again")
-    (tool,) = elsewhere.server.generation_requests[-1].body["tools"]
-    assert tool["function"]["name"] == "desk__order"
+    offered = elsewhere.server.generation_requests[-1].body["tools"]
+    assert [tool["function"]["name"] for tool in offered] == ["desk__order", "desk__slow"]
 
 
 def test_without_tool_servers_nothing_is_offered(chat: ChatPage) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("desk")
-calls = Path(sys.argv[1])
 
 
 def write(line: str) -> None:
-    with calls.open("a") as file:
+    with Path(sys.argv[1]).open("a") as file:
         file.write(f"{line}\n")
 
 

@@ -749,7 +749,7 @@ export interface ToolServerView {
   problem: string | null;
 }
 
-/** A call of a tool in a reply, with the user's decision and its result. */
+/** A call of a tool in a reply, with the user's decision and its result: the engine's ``ToolCall`` has neither. */
 export interface ToolUse {
   id: string;
   name: string;
