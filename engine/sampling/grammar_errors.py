@@ -17,18 +17,12 @@ _REASONS: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), reason)
     for pattern, reason in (
         (r"^NoExtension", "no text can match it"),
-        (r"panick|unwrap|assertion|internal error", TOO_LARGE),
-        (
-            r"too many (?:items|expressions)|current row has|lexer (?:fuel|precomputation)|step limit|too complex",
-            TOO_LARGE,
-        ),
         (r"lookarounds? not supported|look-around", "look-around and word boundaries are not supported"),
-        (r"regex parse error:.*\nerror: ([^\n]+)", r"the expression is malformed: \1"),
+        (r"regex parse error:\n +([^\n]{1,60})[^\n]*\n.*\nerror: ([^\n]+)", r"the expression \1 is malformed: \2"),
         (r"regex parse error:", "the expression is malformed"),
         (r"unknown special token: (\S+);", r"the model has no special token \1"),
         (r'unknown name: "([^"]+)"', r"it names the rule \1, which it does not define"),
         (r"Rule '([^']+)' not found", r"it names the rule \1, which it does not define"),
-        (r"(?:too deeply nested|nested too deep)", "it is nested too deep"),
         (r"Resource '([^']+)' is not present", r"\1 lies outside of it, and no reference may"),
         (r"^Unimplemented keys: \[(.*)\]", r"these keywords of JSON Schema are not supported: \1"),
         (
@@ -39,9 +33,16 @@ _REASONS: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
             r"^Failed to generate regex for",
             '"minimum", "maximum", "exclusiveMinimum" or "exclusiveMaximum" has too many digits',
         ),
+        # The following words may stand in names and texts of a grammar, too, which the messages above quote.
+        (r"(?:too deeply nested|nested too deep)", "it is nested too deep"),
+        (r"panick|called .*unwrap|assertion .*failed|internal error", TOO_LARGE),
+        (
+            r"too many (?:items|expressions)|current row has|lexer (?:fuel|precomputation)|step limit|too complex",
+            TOO_LARGE,
+        ),
     )
 )
-"""The reasons, by what the message holds; the first that is found is taken. ``\\1`` is the pattern's group."""
+"""The reasons, by what the message holds: the first that is found. ``\\1`` and ``\\2`` are its pattern's groups."""
 
 
 def reason_of(message: str) -> str:

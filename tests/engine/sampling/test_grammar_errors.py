@@ -30,10 +30,10 @@ def tag_with_ends(number: int) -> str:
 @pytest.mark.parametrize(
     ("kind", "definition", "reason"),
     [
-        (StructureKind.REGEX, "(", "the expression is malformed: unclosed group"),
+        (StructureKind.REGEX, "(", "the expression ( is malformed: unclosed group"),
         (StructureKind.REGEX, r"a\b", "look-around and word boundaries are not supported"),
-        (StructureKind.REGEX, r"(a)\1", "the expression is malformed: backreferences are not supported"),
-        (StructureKind.REGEX, "(" * 400 + ")" * 400, "the expression is malformed: exceed"),
+        (StructureKind.REGEX, r"(a)\1", r"the expression (a)\1 is malformed: backreferences are not supported"),
+        (StructureKind.REGEX, "(" * 400 + ")" * 400, f"the expression {'(' * 60} is malformed: exceed"),
         (StructureKind.REGEX, "((a{90}){90}){90}", "only texts of more than 65,536"),
         (StructureKind.GRAMMAR, "start: /a{900000}/", "only texts of more than 65,536"),
         (StructureKind.JSON_SCHEMA, '{"items": {"pattern": "a{900000}"}}', "only texts of more than 65,536"),
@@ -48,8 +48,13 @@ def tag_with_ends(number: int) -> str:
         (StructureKind.GRAMMAR, "start: <tool>", 'the model has no special token "<tool>"'),
         (StructureKind.GRAMMAR, 'start: "a" start | start start', TOO_LARGE),
         (StructureKind.GRAMMAR, f'start: {"(" * 3000}"a"{")" * 3000}', "it is nested too deep"),
-        (StructureKind.JSON_SCHEMA, '{"pattern": "("}', "the expression is malformed: unclosed group"),
+        (StructureKind.JSON_SCHEMA, '{"pattern": "("}', "the expression ( is malformed: unclosed group"),
         (StructureKind.JSON_SCHEMA, '{"$ref": "http://a"}', "http://a lies outside of it"),
+        (
+            StructureKind.JSON_SCHEMA,
+            '{"$ref": "http://a/panicked-assertion"}',
+            "http://a/panicked-assertion lies outside",
+        ),
         (StructureKind.JSON_SCHEMA, '{"not": {}}', 'these keywords of JSON Schema are not supported: "not"'),
         (StructureKind.STRUCTURAL_TAG, tag_with_ends(2000), TOO_LARGE),
     ],
