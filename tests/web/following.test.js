@@ -38,6 +38,15 @@ test("content that became shorter does not stop it", () => {
   assert.equal(following.on, true);
 });
 
+test("a movement up of less than a pixel does not start it again, nor does content that became shorter", () => {
+  const following = atTheEnd(500);
+  following.put({ top: 500 }, false); // the wheel turns, and the first frame of its scrolling follows
+  following.look({ top: 499.5, fromEnd: 0.5 });
+  assert.equal(following.on, false);
+  following.look({ top: 450, fromEnd: 0 });
+  assert.equal(following.on, false);
+});
+
 test("the end starts it again, close to it is enough", () => {
   const following = atTheEnd(500);
   following.look({ top: 100, fromEnd: 400 });

@@ -14,13 +14,13 @@ export class Following {
   on = true;
 
   /**
-   * Scrolling up by any amount stops following; reaching the end starts it again. If the content became shorter, the
-   * browser scrolls up by itself and the end stays in view, which is not the user's doing.
+   * Scrolling up by any amount stops following; scrolling down to the end starts it again. If the content became shorter,
+   * the browser scrolls up by itself and the end stays in view, which is not the user's doing and changes neither.
    * @param {{top: number, fromEnd: number}} where  the place and the pixels below the view
    */
   look({ top, fromEnd }) {
     if (top < this.#lastTop && fromEnd >= 1) this.on = false;
-    else if (top !== this.#lastTop && isAtEnd(fromEnd)) this.on = true;
+    else if (top > this.#lastTop && isAtEnd(fromEnd)) this.on = true;
     this.#lastTop = top;
   }
 
