@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -82,23 +81,23 @@ def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def server(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the endless model, shared by the tests; each makes its own conversations."""
-    with ExitStack() as stack:
-        yield _started(stack, Server(endless_model, tmp_path_factory.mktemp("data"), "--dtype", "float32"))
+    with Server(endless_model, tmp_path_factory.mktemp("data"), "--dtype", "float32") as server:
+        yield server
 
 
 @pytest.fixture(scope="package")
 def guide_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the model that comes in the box, which reads no more than a few messages."""
     length = ("--max-model-len", str(GUIDE_CONTEXT))
-    with ExitStack() as stack:
-        yield _started(stack, Server(ROOT / "models/guide", tmp_path_factory.mktemp("guide-data"), *length))
+    with Server(ROOT / "models/guide", tmp_path_factory.mktemp("guide-data"), *length) as server:
+        yield server
 
 
 @pytest.fixture
 def own_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:
     """A server that the test may kill and start again."""
-    with ExitStack() as stack:
-        yield _started(stack, Server(endless_model, tmp_path / "data", "--dtype", "float32"))
+    with Server(endless_model, tmp_path / "data", "--dtype", "float32") as server:
+        yield server
 
 
 @pytest.fixture
@@ -107,13 +106,6 @@ def elsewhere() -> Iterator[Elsewhere]:
     elsewhere = Elsewhere()
     yield elsewhere
     elsewhere.close()
-
-
-def _started(stack: ExitStack, server: Server) -> Server:
-    server.data_dir.mkdir(parents=True, exist_ok=True)
-    stack.callback(server.stop)
-    server.start()
-    return server
 
 
 class _PageMonitor:

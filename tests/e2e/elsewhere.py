@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,6 @@ class Elsewhere:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
 
-@contextmanager
-def front_server(elsewhere: Elsewhere, folder: Path, *flags: str) -> Iterator[Server]:
-    """Runs a server whose model is ``elsewhere``; its data are below ``folder``."""
-    server = Server(folder / "there is none", folder / "data", "--remote-url", elsewhere.server.url, *flags)
-    server.data_dir.mkdir()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
+def front_server(elsewhere: Elsewhere, folder: Path, *flags: str) -> Server:
+    """Returns a server whose model is ``elsewhere``; its data are below ``folder``."""
+    return Server(folder / "there is none", folder / "data", "--remote-url", elsewhere.server.url, *flags)

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from tests.fork_server import ROOT, ForkedProcess, ForkServer
 
@@ -40,7 +41,7 @@ def fork_server(module: str) -> ForkServer:
 
 
 class Server:
-    """``deskmate serve`` on a port of its own, which stays the same over restarts.
+    """``deskmate serve`` on a port of its own, which stays the same over restarts; ``with`` starts and stops it.
 
     It is forked from a process that has imported everything; with a program or an environment of its own, it imports
     them itself.
@@ -65,6 +66,18 @@ class Server:
         self._environment = environment
         self._program = program
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.start()
+        except BaseException:  # a test's time may end meanwhile
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     @property
     def url(self) -> str:

@@ -19,9 +19,7 @@ def test_a_chat_chooses_an_adapter(chat: ChatPage, new_browser: NewBrowser, tmp_
     model = make_model(tmp_path / "base", eos=False)
     adapter = make_adapter(tmp_path / "adapter", model)
     server = Server(model, tmp_path / "data", "--dtype", "float32", "--lora", f"sql={adapter}")
-    server.data_dir.mkdir()
-    try:
-        server.start()
+    with server:
         other = ChatPage(new_browser(server).new_page(), server.url).open()
         other.open_settings()
         other.set_number("Maximum length", "8")
@@ -38,5 +36,3 @@ def test_a_chat_chooses_an_adapter(chat: ChatPage, new_browser: NewBrowser, tmp_
         other.box.fill("again")
         other.box.press("Enter")
         expect(other.page.get_by_text("The adapter sql of this chat isn't loaded.")).to_be_visible()
-    finally:
-        server.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from playwright.sync_api import Page, expect
 from testing.hub import Hub
 from testing.models import make_model
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import NewBrowser, _started
+from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
 from tests.e2e.test_for_everyone import SCREENSHOTS, _violations
 from tests.fork_server import ROOT
@@ -57,9 +56,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield running
 
 
-@contextmanager
-def serving(hub: Hub, folder: Path) -> Iterator[Server]:
-    """Runs a server with the guide, whose hub, cache and recommended list are the tests'."""
+def serving(hub: Hub, folder: Path) -> Server:
+    """Returns a server with the guide, whose hub, cache and recommended list are the tests'."""
     (folder / "list.yaml").write_text(json.dumps(_LIST))
     environment = {
         "HF_ENDPOINT": hub.url,
@@ -68,9 +66,7 @@ def serving(hub: Hub, folder: Path) -> Iterator[Server]:
         "HF_HUB_DISABLE_XET": "1",
     }
     program = ("-c", _PROGRAM, str(folder / "list.yaml"))
-    server = Server(ROOT / "models/guide", folder / "data", environment=environment, program=program)
-    with ExitStack() as stack:
-        yield _started(stack, server)
+    return Server(ROOT / "models/guide", folder / "data", environment=environment, program=program)
 
 
 @pytest.fixture(scope="module")

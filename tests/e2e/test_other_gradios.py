@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -74,10 +73,7 @@ def newest_gradio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_page_works_with_the_newest_gradio(newest_gradio: str, new_browser: NewBrowser, tmp_path: Path) -> None:
     server = Server(ROOT / "models/guide", tmp_path / "data", program=("-m", "app"))  # it imports the newest itself
-    with ExitStack() as stack:
-        server.data_dir.mkdir()
-        stack.callback(server.stop)
-        server.start()
+    with server:
         chat = ChatPage(new_browser(server).new_page(), server.url).open()
         assert chat.page.evaluate("window.gradio_config.version") == newest_gradio
         assert chat.ask("What can you do?")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Locator, expect
@@ -21,17 +19,10 @@ THINKS = (
 )
 
 
-@contextmanager
-def thinking_server(folder: Path) -> Iterator[Server]:
+def thinking_server(folder: Path) -> Server:
     model = make_model(folder / "thinker", eos=False, layers=4, hidden=128)
     (model / "chat_template.jinja").write_text(THINKS)
-    server = Server(model, folder / "data", "--dtype", "float32")
-    server.data_dir.mkdir()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
+    return Server(model, folder / "data", "--dtype", "float32")
 
 
 def thoughts(chat: ChatPage) -> Locator:

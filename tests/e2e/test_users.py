@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, Response, Route, expect
 
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import NewBrowser, _started
+from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
@@ -36,8 +35,8 @@ ASK_ONCE_SIGNED_OUT = """async () => {
 @pytest.fixture
 def people_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:
     options = ("--dtype", "float32", "--accounts", "--secret-key", SECRET)
-    with ExitStack() as stack:
-        yield _started(stack, Server(endless_model, tmp_path / "data", *options))
+    with Server(endless_model, tmp_path / "data", *options) as server:
+        yield server
 
 
 def setup_link(server: Server) -> str:
