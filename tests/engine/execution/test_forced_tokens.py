@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from engine import EngineSettings, SamplingParams, StructuredOutput, StructureKind
 from engine.execution.load import load_model
@@ -20,6 +19,8 @@ from engine.sampling.grammar import GrammarMatcher
 from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, compute_sequentially, finish
 from testing.models import make_model
 from testing.native import needs_compiler
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SCHEMA = {
     "type": "object",
@@ -50,12 +51,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = make_model(tmp_path_factory.mktemp("models") / "qwen2", "qwen2", seed=3)
     settings = EngineSettings(_env_file=None, model=str(path), dtype="float32", device="cpu", native=request.param)
     return load_model(settings, lambda _stage, _fraction: None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several would wait for one another at every turn where other tests hold the cores."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:

@@ -29,14 +29,11 @@ from testing.models import make_model
 from testing.native import needs_compiler
 from tests.engine.execution.test_native import Sequence, error
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SHAPE = LayerShape(num_kv_heads=2, head_dim=32, value_head_dim=16, sliding_window=None)
 LENGTH = 150
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 @pytest.fixture(scope="module", params=["qwen3", "mistral-window"])

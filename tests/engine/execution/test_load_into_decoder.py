@@ -24,18 +24,13 @@ from testing.models import make_model
 from testing.native import FORMATS, needs_compiler
 from testing.reference import Comparison, Reference
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the decoder run steps of any number of rows, as it does with AVX2."""
     monkeypatch.setattr(decoder, "MAX_ROWS_WITHOUT_AVX2", sys.maxsize)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 def load(path: Path, **settings: object) -> LoadedModel:

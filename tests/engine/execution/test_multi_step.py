@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
@@ -36,13 +35,9 @@ from testing.core_requests import (
 from testing.models import make_model
 from testing.native import needs_compiler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BLOCK = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several would wait for one another at every turn where other tests hold the cores."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral-window"])

@@ -23,6 +23,8 @@ from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, compute_se
 from testing.models import make_model
 from testing.native import needs_compiler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FORM = StructuredOutput(StructureKind.REGEX, "[a-m]{90,120}")
 RECORD = StructuredOutput(StructureKind.REGEX, "(a long text that is dictated: [0-9]{2,3}[.] ){1,5}")
 PROMPT = [5, 6, 7, 8]
@@ -40,12 +42,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = make_model(tmp_path_factory.mktemp("models") / "qwen2", "qwen2", seed=3)
     settings = EngineSettings(_env_file=None, model=str(path), dtype="float32", device="cpu", native=request.param)
     return load_model(settings, lambda _stage, _fraction: None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several would wait for one another at every turn where other tests hold the cores."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:
