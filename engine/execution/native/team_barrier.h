@@ -1,8 +1,8 @@
 // A barrier of a team of threads, for a machine that has other work, too.
 //
 // OpenMP's own spins for milliseconds. Next to other programs, a thread of the team often loses its processor, and those
-// that wait for it spin away the time that the scheduler grants them: a small model decodes ten times slower, and slows
-// the other programs down. A thread that sleeps keeps its share, but waking it takes longer than most waits, which are
+// that wait for it spin away the time that the scheduler grants them: a small model nearly stands still, and slows the
+// other programs down. A thread that sleeps keeps its share, but waking it takes longer than most waits, which are
 // microseconds between the phases of a step. So a thread spins as long as it has found worthwhile: every wait that was
 // short lengthens its patience a little, and one that was long cuts it to a quarter.
 //
