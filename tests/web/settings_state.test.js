@@ -266,3 +266,32 @@ test("as the page is closed, the open chat and every failed save are sent, to ou
   await fail(1);
   await fail(2); // nobody is told, and nothing is thrown
 });
+
+test("a page reloaded before a save arrives shows what was chosen, and saves it", async () => {
+  const { state, stored } = panel();
+  state.open("a", seed(1), 0);
+  state.change(seed(2));
+  state.onPageHide();
+  const next = panel({ stored });
+  next.state.open("a", seed(1), 0);
+  assert.equal(next.state.value.seed, 2);
+  await pass(400);
+  assert.deepEqual(next.sent(), ["a 2"]);
+  const later = panel({ stored });
+  later.state.open("a", seed(3), 0);
+  assert.equal(later.state.value.seed, 3, "it was taken once");
+});
+
+test("a page loaded much later, or with broken storage, takes the server's settings", () => {
+  const { state, stored } = panel();
+  state.open("a", seed(1), 0);
+  state.change(seed(2));
+  state.onPageHide();
+  const [key] = Object.keys(stored);
+  const kept = JSON.parse(stored[key]);
+  for (const text of [JSON.stringify({ ...kept, when: kept.when - 31_000 }), "{", "[]", "null", "7"]) {
+    const { state: next } = panel({ stored: { [key]: text } });
+    next.open("a", seed(3), 0);
+    assert.deepEqual([next.value.seed, next.unsaved], [3, false], text);
+  }
+});

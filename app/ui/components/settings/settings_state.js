@@ -5,9 +5,14 @@ import { debounce } from "../../shared/dom.js";
 /** @import { Values } from "./settings_rules.js" */
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
+const UNSAVED_KEY = "deskmate.unsaved-settings";
+/** A page that loads later takes the server's settings: other tabs may have changed them meanwhile. */
+const UNSAVED_MAX_AGE_MS = 30_000;
 const SAVE_AFTER_MS = 400;
 export const SAVING = "Saving …";
 export const SAVED = "Saved with this conversation.";
+
+/** @typedef {"localStorage" | "sessionStorage"} StorageArea */
 
 /**
  * What the state needs from the page.
@@ -17,7 +22,7 @@ export const SAVED = "Saved with this conversation.";
  *     sends settings to the server; `keepalive`: the page is being unloaded
  * @property {(error: Error) => void} onSaveFailed  saving failed for a conversation that is no longer shown
  * @property {{textContent: string | null}} note  shows how saving goes
- * @property {{read: (area: "localStorage", key: string) => string | null, write: (area: "localStorage", key: string, value: string | null) => void}} storage
+ * @property {{read: (area: StorageArea, key: string) => string | null, write: (area: StorageArea, key: string, value: string | null) => void}} storage
  * @property {() => number} [now]  as performance.now()
  */
 
@@ -45,6 +50,7 @@ export class SettingsState {
     this.value = empty;
     this.unsaved = false;
     this.saveSoon = debounce(SAVE_AFTER_MS, () => this.#save());
+    this.#failed = this.#takeUnsaved();
   }
 
   /**
@@ -113,7 +119,22 @@ export class SettingsState {
   /** The page is being unloaded: saves what is not saved, of all conversations. */
   onPageHide() {
     if (this.unsaved && this.#conversationId) this.#failed.set(this.#conversationId, this.value);
+    if (this.#failed.size === 0) return;
+    // A page that is reloaded may ask for the conversation before these saves arrive.
+    this.storage.write("sessionStorage", UNSAVED_KEY, JSON.stringify({ when: Date.now(), settings: [...this.#failed] }));
     for (const [id, value] of this.#failed) this.save(id, value, true).catch(() => {}); // no page to show the error
+  }
+
+  /** What this tab's last page could not confirm, by conversation. @returns {Map<string, Values>} */
+  #takeUnsaved() {
+    const text = this.storage.read("sessionStorage", UNSAVED_KEY);
+    this.storage.write("sessionStorage", UNSAVED_KEY, null);
+    try {
+      const { when, settings } = JSON.parse(text ?? '{"settings": []}');
+      return new Map(Date.now() - when > UNSAVED_MAX_AGE_MS ? [] : settings);
+    } catch {
+      return new Map(); // not JSON that this page wrote
+    }
   }
 
   /** @returns {Values} */
