@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from engine.model.adapter_files import adapter_memory, has_unused_adapter
     from engine.model.download import fetch_model
     from engine.model.folders import PROJECT_ROOT, find_model
-    from engine.model.gguf.files import quantization_in_name
+    from engine.model.gguf.files import generation_config_path, quantization_in_name
     from engine.model.gguf.summary import GgufSummary, summarize_gguf
     from engine.model.load import advise_memory_limit, prepare_model
     from engine.model.quantized.writer import quantize_checkpoint
@@ -146,6 +146,7 @@ __all__ = [
     "describe_native_decoder",
     "fetch_model",
     "find_model",
+    "generation_config_path",
     "has_unused_adapter",
     "join_tool_calls",
     "model_size",
@@ -178,6 +179,7 @@ _MODULES = {
     "model_size": "engine.model.sizing",
     "prepare_model": "engine.model.load",
     "quantize_checkpoint": "engine.model.quantized.writer",
+    "generation_config_path": "engine.model.gguf.files",
     "quantization_in_name": "engine.model.gguf.files",
     "run_in_daemon_thread": "engine.runtime.background",
     "summarize_gguf": "engine.model.gguf.summary",

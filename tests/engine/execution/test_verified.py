@@ -160,6 +160,16 @@ def test_a_gguf_file_with_another_header_or_other_weights_is_checked_anew(tmp_pa
     assert len(checked) == 3
 
 
+def test_parameters_beside_a_gguf_file_are_read_at_each_start(tmp_path: Path, checked: list[str]) -> None:
+    path = make_gguf(tmp_path / "model.gguf", "llama", "Q8_0")
+    load(path)
+    beside = tmp_path / "model.generation_config.json"
+    beside.write_text('{"temperature": 0.25}')
+    assert [load(path).generation_config.temperature for _ in range(2)] == [0.25, 0.25]
+    beside.unlink()
+    assert load(path).generation_config.temperature != 0.25
+
+
 def test_a_second_start_imports_no_model_code(path: Path, records: Path) -> None:
     gguf = make_gguf(path.with_name("model.gguf"), "llama", "Q8_0")
 
