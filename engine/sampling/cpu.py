@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.sampling.grammar import allowed_tokens
+
 if TYPE_CHECKING:
     from engine.sampling.sampler import SamplingRow
 
@@ -38,7 +40,10 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
         converted = logits.clone()
     scores: Floats = converted.numpy()
     for index in adjusting:
-        _adjust(scores[index], rows[index])
+        banned, mask = rows[index].bans()
+        if mask is not None:
+            np.copyto(scores[index], -np.inf, where=~allowed_tokens(mask))
+        adjust_row(scores[index], rows[index], banned)
     return scores
 
 
@@ -56,9 +61,10 @@ def draw(
         return [_draw(*each) for each in zip(scores, highest, rows, uniform_numbers, strict=True)]
 
 
-def _adjust(scores: Floats, row: SamplingRow) -> None:
+def adjust_row(scores: Floats, row: SamplingRow, banned: NDArray[np.int64]) -> None:
     """Applies bias, penalties and bans in place. The cost grows with the text, not with the vocabulary."""
-    scores[row.bias_ids] += row.bias_values
+    if row.bias_ids.size:
+        scores[row.bias_ids] += row.bias_values
     counts = row.counts
     if counts is not None:
         values = scores[counts.ids]
@@ -66,7 +72,8 @@ def _adjust(scores: Floats, row: SamplingRow) -> None:
         scores[counts.ids] = (
             values - row.frequency_penalty * counts.in_reply - row.presence_penalty * (counts.in_reply > 0)
         )
-    scores[row.banned()] = -np.inf
+    if banned.size:
+        scores[banned] = -np.inf
 
 
 def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,6 +14,24 @@ from engine.text.reply_formats.token_bans import ThinkingTracker
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMask:
+    """The tokens that may follow."""
+
+    bits: NDArray[np.uint8]  #: a bit for each token id, lowest first, set if it may follow; whole words of 32 bits
+    vocab_size: int  #: number of the model's token ids
+
+
+def unset_bits(mask: TokenMask) -> NDArray[np.int64]:
+    """Returns the token ids that may not follow."""
+    return np.flatnonzero(~allowed_tokens(mask))
+
+
+def allowed_tokens(mask: TokenMask) -> NDArray[np.bool_]:
+    """Returns for each token id whether it may follow: ``[vocab_size]``."""
+    return np.unpackbits(mask.bits, count=mask.vocab_size, bitorder="little").view(np.bool_)
 
 
 class ReplyGrammar(Protocol):
@@ -75,7 +94,7 @@ class GrammarMatcher:
         self._request_id = request_id
         self._vocab_size = vocab_size
         self._consumed: list[int] = []
-        self._banned: NDArray[np.int64] | None = None  # after the tokens consumed, once computed
+        self._allowed: TokenMask | None = None  # after the tokens consumed, once computed
         self._forced: tuple[int, ...] = ()
         self._forced_at = -1  # tokens consumed when they were computed
 
@@ -85,12 +104,19 @@ class GrammarMatcher:
         Raises:
             LogitsError: the grammar became too complex to follow; names the request.
         """
-        self._follow(token_ids, num_prompt_tokens)
-        if self._banned is None:
-            mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        return unset_bits(self.matcher_at(token_ids, num_prompt_tokens).allowed())
+
+    def allowed(self) -> TokenMask:
+        """Returns the tokens that may follow those that it was advanced to.
+
+        Raises:
+            LogitsError: the grammar became too complex to follow; names the request.
+        """
+        if self._allowed is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
             self._check()
-            self._banned = self._unset(mask)
-        return self._banned
+            self._allowed = TokenMask(bits, self._vocab_size)
+        return self._allowed
 
     def matcher_at(self, token_ids: Sequence[int], num_prompt_tokens: int) -> GrammarMatcher:
         """Returns itself, advanced to this place.
@@ -116,20 +142,16 @@ class GrammarMatcher:
     def _follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         kept = min(len(self._consumed), len(token_ids) - num_prompt_tokens)
         if kept < len(self._consumed):
-            self._banned = None
+            self._allowed = None
             self._matcher.rollback(len(self._consumed) - kept)
             self._forced_at = -1
             del self._consumed[kept:]
         new = list(token_ids[num_prompt_tokens + kept :])
         if new:
-            self._banned = None
+            self._allowed = None
             self._matcher.consume_tokens(new)
             self._check()
             self._consumed += new
-
-    def _unset(self, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Returns the token ids whose bits are 0."""
-        return np.flatnonzero(np.unpackbits(mask, count=self._vocab_size, bitorder="little") == 0)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -143,18 +165,18 @@ class GrammarMatcher:
 def compute_masks(matchers: Sequence[GrammarMatcher], executor: LLExecutor) -> None:
     """Computes what may follow, for several replies of one model in one call, and keeps it until each goes on.
 
-    Other threads run meanwhile. A matcher that fails keeps nothing: :meth:`GrammarMatcher.banned` raises its error.
+    Other threads run meanwhile. A matcher that fails keeps nothing: :meth:`GrammarMatcher.allowed` raises its error.
     """
     from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
 
-    missing = [matcher for matcher in matchers if matcher._banned is None]
+    missing = [matcher for matcher in matchers if matcher._allowed is None]
     if not missing:
         return
     masks = allocate_token_bitmask(len(missing), missing[0]._vocab_size)
     fill_next_token_bitmask_par(executor, [(matcher._matcher, at) for at, matcher in enumerate(missing)], masks)
     for matcher, mask in zip(missing, masks, strict=True):
         if not matcher._matcher.is_error():
-            matcher._banned = matcher._unset(mask.view(np.uint8))
+            matcher._allowed = TokenMask(mask.view(np.uint8), matcher._vocab_size)
 
 
 class AnswerGrammar:

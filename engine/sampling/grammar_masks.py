@@ -32,7 +32,7 @@ class GrammarMasks:
         """Computes what may follow in rows that have a grammar, while the block under ``with`` runs.
 
         Both have ended where it is left, so nothing else ever meets a matcher at work: neither the end of a reply, nor
-        a preemption, nor a draft. An error is left to :meth:`SamplingRow.banned`, which raises it for its row alone.
+        a preemption, nor a draft. An error is left to :meth:`SamplingRow.bans`, which raises it for its row alone.
         """
         matchers = _matchers(rows)
         if not matchers:

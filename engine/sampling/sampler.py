@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.errors import EveryTokenBannedError, LogitsError
 from engine.parameter_table import PARAMETERS, Group
 from engine.sampling import cpu, gpu
-from engine.sampling.grammar import GrammarMatcher, ReplyGrammar
+from engine.sampling.grammar import GrammarMatcher, ReplyGrammar, TokenMask, unset_bits
 from engine.sampling.penalties import TokenCounts
 from engine.sampling_params import SamplingParams
 
@@ -79,7 +79,7 @@ class SamplingRow:
         self.num_prompt_tokens = num_prompt_tokens
         self.min_tokens = params.min_tokens
         self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
-        self._bans = tuple(bans) if grammar is None else (*bans, grammar)
+        self._bans = tuple(bans)
         self.grammar = grammar
         self.temperature = _resolved(params.temperature, "temperature")
         self.is_greedy = self.temperature < GREEDY_BELOW
@@ -101,7 +101,7 @@ class SamplingRow:
         penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         self._counts = TokenCounts() if penalized else None
         #: the row's scores may differ from the model's
-        self.adjusts_logits = bool(bias or penalized or self._bans or (self.min_tokens and stop_token_ids))
+        self.adjusts_logits = bool(bias or penalized or bans or grammar or (self.min_tokens and stop_token_ids))
 
     @property
     def position(self) -> int:
@@ -110,11 +110,24 @@ class SamplingRow:
 
     def banned(self) -> NDArray[np.int64]:
         """Returns the token ids that may not come next."""
-        bans_the_end = self.position < self.min_tokens
-        if not self._bans:
-            return self._stop_ids if bans_the_end else _NO_TOKENS
+        banned, mask = self.bans()
+        return banned if mask is None else np.concatenate([banned, unset_bits(mask)])
+
+    def bans(self) -> tuple[NDArray[np.int64], TokenMask | None]:
+        """Returns what may not come next: token ids, and the grammar's mask; None where no grammar holds yet."""
         parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
-        return np.concatenate([*parts, self._stop_ids] if bans_the_end else parts)
+        if self.position < self.min_tokens:
+            parts.append(self._stop_ids)
+        mask = None
+        if self.grammar is not None:
+            matcher = self.matcher
+            if matcher is None:
+                parts.append(self.grammar.banned(self.token_ids, self.num_prompt_tokens))
+            else:
+                mask = matcher.allowed()
+        if len(parts) < 2:
+            return parts[0] if parts else _NO_TOKENS, mask
+        return np.concatenate(parts), mask
 
     @property
     def matcher(self) -> GrammarMatcher | None:

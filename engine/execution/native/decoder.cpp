@@ -69,6 +69,18 @@ void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t n
     }
 }
 
+// Copies scores, with -inf for the tokens that a row's mask leaves out.
+//   scores  [rows, count]
+//   masks   [rows]; of each row a bit for each token, the lowest of the first byte first, set if the token may follow;
+//           null for a row without
+//   masked  [rows, count]
+void deskmate_mask(const float* scores, int64_t rows, int64_t count, int64_t num_threads, const uint8_t* const* masks,
+                   float* masked) {
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1 && rows > 1)
+    for (int64_t row = 0; row < rows; ++row)
+        copy_allowed(scores + row * count, count, masks[row], masked + row * count);
+}
+
 // Draws one token for each row. scores: [rows, count]; filters and tokens: [rows].
 void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t num_threads, const Filters* filters,
                    int64_t* tokens) {

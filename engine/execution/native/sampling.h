@@ -47,6 +47,26 @@ struct SamplingBuffers {
     std::vector<int32_t> tokens;  // [weights]: the candidates, ascending; empty if they are the whole vocabulary
 };
 
+// ---- Masking --------------------------------------------------------------------------------------------------------
+
+// Copies a row's scores, with -inf for the tokens whose bit is 0; see deskmate_mask.
+inline void copy_allowed(const float* scores, int64_t count, const uint8_t* mask, float* to) {
+    if (mask == nullptr) {
+        std::memcpy(to, scores, count * sizeof(float));
+        return;
+    }
+    // Most masks leave nearly all tokens, or nearly none: whole bytes are alike.
+    for (int64_t first = 0; first < count; first += 8) {
+        const int64_t length = std::min<int64_t>(8, count - first);
+        const uint8_t bits = mask[first / 8];
+        if (bits == 0xff)
+            std::memcpy(to + first, scores + first, length * sizeof(float));
+        else
+            for (int64_t at = first; at < first + length; ++at)
+                to[at] = bits >> (at - first) & 1 ? scores[at] : -INFINITY;
+    }
+}
+
 // ---- Searching and adding -------------------------------------------------------------------------------------------
 
 // Returns the highest score; NaN if any score is NaN.

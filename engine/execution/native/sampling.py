@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from engine.sampling import cpu
 from engine.sampling.cpu import Floats
 
 if TYPE_CHECKING:
+    from engine.sampling.grammar import TokenMask
     from engine.sampling.sampler import SamplingRow
 
 _PACKED = [parameter for parameter in PARAMETERS.values() if parameter.is_native]
@@ -54,14 +55,39 @@ class NativeSampling:
     def __init__(self) -> None:
         code = load_library()
         check_size(_FILTERS, code.deskmate_filters_size())
-        self._argmax, self._draw = code.deskmate_argmax, code.deskmate_draw
+        self._argmax, self._draw, self._mask = code.deskmate_argmax, code.deskmate_draw, code.deskmate_mask
         sizes = [ctypes.c_int64] * 3
+        self._mask.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_void_p, ctypes.c_void_p]
         self._argmax.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_void_p, ctypes.c_void_p]
         self._draw.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_char_p, ctypes.c_void_p]
-        self._argmax.restype = self._draw.restype = None
+        self._argmax.restype = self._draw.restype = self._mask.restype = None
+        self._adjusted: Floats = np.empty(0, np.float32)  # of the last step
 
     def adjust(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
-        return np.ascontiguousarray(cpu.adjust(logits, rows))
+        """Implements :meth:`engine.sampling.sampler.SamplingBackend.adjust`. The next call overwrites its result."""
+        scores: Floats = np.ascontiguousarray(logits.float().numpy())
+        adjusting = [index for index, row in enumerate(rows) if row.adjusts_logits]
+        if not adjusting:
+            return scores
+        bans = [(index, *rows[index].bans()) for index in adjusting]
+        scores = self._masked(scores, {index: mask for index, _banned, mask in bans if mask is not None})
+        for index, banned, _mask in bans:
+            cpu.adjust_row(scores[index], rows[index], banned)
+        return scores
+
+    def _masked(self, scores: Floats, masks: Mapping[int, TokenMask]) -> Floats:
+        """Copies scores, with -inf for the tokens that a row's mask leaves out. ``masks``: by row."""
+        count, vocab_size = scores.shape
+        if self._adjusted.size < scores.size:
+            self._adjusted = np.empty(scores.size, np.float32)
+        masked = self._adjusted[: scores.size].reshape(scores.shape)
+        addresses = (ctypes.c_void_p * count)()
+        for index, mask in masks.items():
+            if mask.vocab_size < vocab_size:
+                raise ValueError(f"a mask of {mask.vocab_size} tokens cannot hold for {vocab_size}")
+            addresses[index] = mask.bits.ctypes.data
+        self._mask(*self._sizes(scores), addresses, masked.ctypes.data)
+        return masked
 
     def likeliest(self, scores: Floats) -> tuple[list[int], list[float]]:
         count = len(scores)

@@ -17,7 +17,7 @@ from engine.execution.runner import Runner
 from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.sampling import grammar_masks
-from engine.sampling.grammar import GrammarMatcher, compute_masks
+from engine.sampling.grammar import GrammarMatcher, TokenMask, compute_masks
 from engine.scheduling.step_plan import StepPlan
 from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, compute_sequentially, finish
 from testing.models import make_model
@@ -116,14 +116,14 @@ def test_every_step_with_a_form_has_its_masks(model: LoadedModel, monkeypatch: p
     steps, core = WatchedSteps(monkeypatch), make_core(model)
     for name in ("form", "several", "free"):
         add(core, name, PROMPT, ASKED[name])
-    unset, alone = GrammarMatcher._unset, []
+    allowed, alone = GrammarMatcher.allowed, []
 
-    def watch(matcher: GrammarMatcher, mask: Any) -> Any:
-        if not steps.is_working:
+    def watch(matcher: GrammarMatcher) -> TokenMask:
+        if matcher._allowed is None:
             alone.append(matcher)
-        return unset(matcher, mask)
+        return allowed(matcher)
 
-    monkeypatch.setattr(GrammarMatcher, "_unset", watch)
+    monkeypatch.setattr(GrammarMatcher, "allowed", watch)
     assert not finish(core).failures
     assert steps.batches.count(3) >= 14
     assert not alone, "sampling had to compute masks"

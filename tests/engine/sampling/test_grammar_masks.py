@@ -76,7 +76,7 @@ def test_all_rows_are_computed_in_one_call_while_the_block_runs(monkeypatch: pyt
         watched.block_began.set()
         assert watched.ended.wait(timeout=20), "nothing was computed beside the block"
     assert watched.calls == [3]
-    monkeypatch.setattr(GrammarMatcher, "_unset", None)  # would fail if a mask was computed now
+    monkeypatch.setattr(GrammarMatcher, "_check", None)  # would fail if a mask was computed now
     assert [banned_of(rows[index]) for index in (0, 2, 3)] == [BANNED[text] for text in ("ab", "cd1", "")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -30,6 +32,7 @@ from engine.execution.native.build import NotCompiled
 from engine.execution.native.sampling import NativeSampling, check_size
 from engine.sampling import cpu, gpu
 from engine.sampling.async_sampler import sample_async
+from engine.sampling.grammar import TokenMask
 from engine.sampling.sampler import Sampler, SamplingBackend, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 
@@ -74,6 +77,31 @@ def make_row(
         num_prompt_tokens=len(prompt),
         stop_token_ids=stop_token_ids,
     )
+
+
+def held_to(bits: NDArray[np.uint8] | None, vocab_size: int, banned: Sequence[int] = (), **params: Any) -> SamplingRow:
+    """A greedy row that is held to a grammar."""
+    row = make_row(temperature=0, **params)
+    row.grammar, row.adjusts_logits = cast(Any, MaskGrammar(bits, vocab_size, banned)), True
+    return row
+
+
+class MaskGrammar:
+    """A grammar of given bits, or one that does not hold yet and bans some tokens."""
+
+    def __init__(self, bits: NDArray[np.uint8] | None, vocab_size: int, banned: Sequence[int] = ()) -> None:
+        self._mask = None if bits is None else TokenMask(bits, vocab_size)
+        self._banned = np.array(banned, dtype=np.int64)
+
+    def matcher_at(self, token_ids: Sequence[int], num_prompt_tokens: int) -> Any:
+        return None if self._mask is None else self
+
+    def allowed(self) -> TokenMask:
+        assert self._mask is not None
+        return self._mask
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        return self._banned
 
 
 def reference_scores(
@@ -606,3 +634,36 @@ def test_rows_and_logits_must_match(sampler: Sampler) -> None:
 def test_a_packed_row_that_is_not_as_long_as_the_c_structure_is_refused() -> None:
     with pytest.raises(AssertionError, match="8 bytes, the C\\+\\+ structure 16"):
         check_size(struct.Struct("@d"), 16)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 7, 8, 9, 64, 301, 4099])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_of_grammars_leave_exactly_their_tokens(sampler: Sampler, vocab_size: int, dtype: torch.dtype) -> None:
+    generator = np.random.default_rng(vocab_size)
+    logits = torch.as_tensor(generator.normal(size=(6, vocab_size)), dtype=dtype)
+    logits[0, 0] = -np.inf
+    before = logits.clone()
+    shares = [0.0, 0.5, 1.0, 0.98]  # of the tokens that may follow
+    expected, rows = before.double().numpy().copy(), []
+    for index, share in enumerate(shares):
+        allowed = generator.random(vocab_size) < share
+        allowed[generator.integers(vocab_size)] = True
+        bits = np.packbits(allowed, bitorder="little")
+        # Whole words of 32 bits, as llguidance makes them; those behind the vocabulary mean nothing.
+        bits = np.append(bits, np.full(-len(bits) % 4, 0xFF, dtype=np.uint8))
+        rows.append(held_to(bits, vocab_size, logit_bias={0: 3.0} if index == 1 else None))
+        if index == 1:
+            expected[index, 0] += 3.0
+        expected[index, ~allowed] = -np.inf
+    rows += [held_to(None, vocab_size, [vocab_size // 2]), make_row(temperature=0)]
+    expected[4, vocab_size // 2] = -np.inf
+    backend = sampler.backend_for(logits)
+    for _ in range(2):  # nothing is left of the last step
+        scores = torch.as_tensor(backend.adjust(logits, rows)).double().numpy()
+        np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    assert torch.equal(logits, before)
+
+
+def test_a_mask_of_too_few_tokens_is_refused(native: NativeSampling) -> None:
+    with pytest.raises(ValueError, match="mask of 32 tokens"):
+        native.adjust(torch.zeros(1, 40), [held_to(np.full(4, 0xFF, dtype=np.uint8), 32)])
