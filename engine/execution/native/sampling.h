@@ -55,16 +55,15 @@ inline void copy_allowed(const float* scores, int64_t count, const uint8_t* mask
         std::memcpy(to, scores, count * sizeof(float));
         return;
     }
-    // Most masks leave nearly all tokens, or nearly none: whole bytes are alike.
-    for (int64_t first = 0; first < count; first += 8) {
-        const int64_t length = std::min<int64_t>(8, count - first);
-        const uint8_t bits = mask[first / 8];
-        if (bits == 0xff)
-            std::memcpy(to + first, scores + first, length * sizeof(float));
-        else
-            for (int64_t at = first; at < first + length; ++at)
-                to[at] = bits >> (at - first) & 1 ? scores[at] : -INFINITY;
+    Ints lane_bits;
+    for (int64_t lane = 0; lane < kLanes; ++lane) lane_bits[lane] = 1 << lane;
+    int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+        const int bits = mask[at / 8] | mask[at / 8 + 1] << 8;
+        const Floats some = load<Floats>(scores + at);
+        store((lane_bits & (Ints{} + bits)) != 0 ? some : Floats{} - INFINITY, to + at);
     }
+    for (; at < count; ++at) to[at] = mask[at / 8] >> at % 8 & 1 ? scores[at] : -INFINITY;
 }
 
 // ---- Searching and adding -------------------------------------------------------------------------------------------
