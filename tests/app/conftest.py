@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
@@ -28,6 +29,15 @@ def cache_templates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(services_module, "read_templates", cache(read_templates))
         yield
+
+
+@pytest.fixture(autouse=True)
+def drop_handlers_of_closed_streams() -> None:
+    """A program that an earlier test ran left its log handler, whose stream was that test's captured one."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler.stream.closed:
+            root.removeHandler(handler)
 
 
 @pytest.fixture
