@@ -59,6 +59,13 @@ class NotFound(AppError):
     code = "not_found"
 
 
+class NotAllowed(AppError):
+    """The user sees the object, but may not change it."""
+
+    status = 403
+    code = "not_allowed"
+
+
 class Conflict(AppError):
     status = 409
     code = "conflict"

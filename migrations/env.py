@@ -16,7 +16,8 @@ def run(connection: Connection) -> None:
         """Whether ``alembic check`` compares it: FTS5's tables have no models, some indexes are for one database."""
         if connection.dialect.name != "sqlite":
             return not (kind == "index" and (name or "").endswith("_stored_bytes"))
-        return not (kind == "table" and (name or "").startswith("search_entry_fts")) and name != "ix_search_entry_words"
+        is_fts = kind == "table" and (name or "").startswith(("search_entry_fts", "kb_entry_fts"))
+        return not is_fts and name not in ("ix_search_entry_words", "ix_kb_entry_words")
 
     context.configure(
         connection=connection,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -13,6 +14,15 @@ class DocumentState(StrEnum):
     READING = "reading"
     READY = "ready"
     FAILED = "failed"  #: the document's ``error`` says why
+
+
+class DocumentSource(StrEnum):
+    """How a document came in."""
+
+    UPLOAD = "upload"
+    FOLDER = "folder"  #: the watched folder
+    CLI = "cli"
+    CASE = "case"  #: a resolved case
 
 
 class SearchWay(StrEnum):
@@ -52,3 +62,98 @@ class Citation:
     title: str
     heading: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionView:
+    """A collection, as one user sees it."""
+
+    id: str
+    name: str
+    description: str
+    everyone: bool  #: every user may use it; otherwise admins and members only
+    may_edit: bool  #: whether the viewing user may add and remove documents
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionMemberView:
+    user_id: str
+    name: str
+    may_edit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentView:
+    """A document. ``version`` is the one that is searched; None until one has been read."""
+
+    id: str
+    collection: str
+    name: str
+    title: str
+    kind: str
+    version: int | None
+    newest: int  #: the newest version, read or not; ``state``, ``error`` and ``progress`` are about it
+    state: DocumentState
+    error: str | None
+    progress: float  #: 0 to 1
+    chunks: int
+    bytes: int  #: size of the newest version's file
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedDocument:
+    """What adding a file did."""
+
+    id: str
+    version: int  #: the version that has this content
+    state: DocumentState
+    changed: bool  #: False if the newest version has this content already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingJob:
+    """A version that the caller has claimed to read."""
+
+    document_id: str
+    version: int
+    name: str
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewChunk:
+    """A part of a version to be stored. ``start`` and ``end`` are offsets into the version's text."""
+
+    heading: str
+    start: int
+    end: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkView:
+    """A chunk of a document, with its words."""
+
+    ordinal: int
+    heading: str
+    text: str
+    start: int
+    end: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpan:
+    """A part of a version's text; ``start`` and ``end`` are offsets into the whole."""
+
+    document_id: str
+    version: int
+    title: str
+    text: str
+    start: int
+    end: int
+    length: int  #: of the whole text

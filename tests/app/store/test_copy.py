@@ -22,6 +22,14 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.errors import MaintenanceError, StartupError
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, Review, TemplateVersion
+from app.store.db.knowledge_models import (
+    KNOWLEDGE_COLLECTION_ID,
+    Chunk,
+    Collection,
+    CollectionMember,
+    Document,
+    DocumentVersion,
+)
 from app.store.db.models import (
     Account,
     ApiKey,
@@ -47,7 +55,11 @@ from testing.databases import PostgresServer, create_migrated_file
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
-NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse)
+KNOWLEDGE = (Collection, CollectionMember, Document, DocumentVersion, Chunk)
+NO_CONVERSATIONS = (
+    *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
+    *KNOWLEDGE,
+)
 TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
@@ -166,6 +178,61 @@ def _add_people(session: Session, user_id: str) -> None:
                 created_at=BEGIN,
             )
         )
+    _add_knowledge(session, user_id)
+
+
+def _add_knowledge(session: Session, user_id: str) -> None:
+    session.add(Collection(id=(collection := new_id()), name="Größen", everyone=False, revision=3, created_at=BEGIN))
+    session.flush()
+    session.add(CollectionMember(collection_id=collection, user_id=user_id, may_edit=True))
+    for into in (collection, KNOWLEDGE_COLLECTION_ID):
+        document = Document(
+            id=new_id(),
+            collection_id=into,
+            name="größen.md",
+            title="Größen",
+            kind="markdown",
+            source="upload",
+            state="waiting",
+            progress=0.25,
+            version=1,
+            newest=2,
+            created_at=BEGIN,
+            updated_at=BEGIN,
+        )
+        session.add(document)
+        session.flush()
+        for version in (1, 2):
+            session.add(
+                DocumentVersion(
+                    document_id=document.id,
+                    version=version,
+                    content_hash="0" * 64,
+                    size=5,
+                    title="Größen",
+                    text="Größe 🙂" if version == 1 else None,
+                    raw=b"\0\xff" if version == 2 else None,
+                    created_by=user_id,
+                    created_at=BEGIN,
+                )
+            )
+        session.flush()
+        session.add(
+            Chunk(
+                id=new_id(),
+                document_id=document.id,
+                collection_id=into,
+                version=1,
+                ordinal=0,
+                heading="Größen",
+                start=0,
+                end=7,
+                tokens=3,
+                indexed=True,
+                vector=b"\0\1",
+                vector_of="encoder",
+            )
+        )
 
 
 def _words(connection: sa.Connection, word: str) -> Any:
@@ -257,7 +324,7 @@ def everything(url: str) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def unindexed(rows: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    for name in ("conversation", "message"):
+    for name in ("conversation", "message", "kb_chunk"):
         for row in rows[name].values():
             row["indexed"] = False
     return rows

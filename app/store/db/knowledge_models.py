@@ -1,0 +1,154 @@
+"""Tables of the knowledge base: collections, documents with their versions, and the chunks that are searched."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+    true,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.db.models import ID_LENGTH, Base
+
+#: The collection that every knowledge base has. The migration inserts the row.
+KNOWLEDGE_COLLECTION_ID = "00000000-0000-7000-8000-000000000002"
+
+
+class Collection(Base):
+    """A group of documents with its own rights."""
+
+    __tablename__ = "kb_collection"
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    description: Mapped[str] = mapped_column(String(500), default="", server_default="")
+    everyone: Mapped[bool] = mapped_column(
+        default=True, server_default=true(), comment="Every user may use it; otherwise admins and members only."
+    )
+    revision: Mapped[int] = mapped_column(
+        default=0, server_default=text("0"), comment="Grows with every change of its searchable chunks."
+    )
+    created_at: Mapped[datetime]
+
+
+class CollectionMember(Base):
+    """A user's right to a collection."""
+
+    __tablename__ = "kb_collection_member"
+    __table_args__ = (Index("ix_kb_collection_member_user_id", "user_id"),)
+
+    collection_id: Mapped[str] = mapped_column(ForeignKey("kb_collection.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True)
+    may_edit: Mapped[bool] = mapped_column(default=False, server_default=false())
+
+
+class Document(Base):
+    """A document: which of its versions is searched, and how far the newest one has been read."""
+
+    __tablename__ = "kb_document"
+    __table_args__ = (
+        CheckConstraint("state IN ('waiting', 'reading', 'ready', 'failed')", name="state"),
+        CheckConstraint("source IN ('upload', 'folder', 'cli', 'case')", name="source"),
+        UniqueConstraint("collection_id", "name"),
+        Index(
+            "ix_kb_document_unread",
+            "id",
+            sqlite_where=text("state IN ('waiting', 'reading')"),
+            postgresql_where=text("state IN ('waiting', 'reading')"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("kb_collection.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(500), comment="Of the file; for a watched folder its path in it.")
+    title: Mapped[str] = mapped_column(String(500))
+    kind: Mapped[str] = mapped_column(String(16), comment="The format, such as markdown or pdf.")
+    source: Mapped[str] = mapped_column(String(8))
+    state: Mapped[str] = mapped_column(String(8), comment="Of the newest version.")
+    error: Mapped[str | None] = mapped_column(Text, comment="A sentence for the user; never a traceback.")
+    progress: Mapped[float] = mapped_column(comment="Of reading the newest version, 0 to 1.")
+    version: Mapped[int | None] = mapped_column(comment="The version that is searched; null until one has been read.")
+    newest: Mapped[int] = mapped_column(comment="The newest version, read or not.")
+    reader: Mapped[str | None] = mapped_column(String(ID_LENGTH), comment="Which start of which process reads it.")
+    lease_until: Mapped[datetime | None] = mapped_column(comment="Until when no other process may read it.")
+    attempts: Mapped[int] = mapped_column(
+        default=0, server_default=text("0"), comment="How often reading the newest version began."
+    )
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class DocumentVersion(Base):
+    """One content of a document. Its text stays after a newer version: citations point into it."""
+
+    __tablename__ = "kb_version"
+    __table_args__ = (Index("ix_kb_version_created_by", "created_by"),)
+
+    document_id: Mapped[str] = mapped_column(ForeignKey("kb_document.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    content_hash: Mapped[str] = mapped_column(String(64), comment="SHA-256 of the file.")
+    size: Mapped[int] = mapped_column(comment="Of the file, in bytes.")
+    title: Mapped[str] = mapped_column(String(500))
+    # Deferred: lists and searches need neither.
+    text: Mapped[str | None] = mapped_column(Text, deferred=True, comment="As read; null until then.")
+    raw: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True, comment="The file; null once it is read.")
+    created_by: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime]
+
+
+class Chunk(Base):
+    """A part of the version of a document that is searched. Older versions have none."""
+
+    __tablename__ = "kb_chunk"
+    __table_args__ = (
+        UniqueConstraint("document_id", "version", "ordinal"),
+        Index("ix_kb_chunk_collection_id", "collection_id"),
+        Index("ix_kb_chunk_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    document_id: Mapped[str] = mapped_column(ForeignKey("kb_document.id", ondelete="CASCADE"))
+    collection_id: Mapped[str] = mapped_column(
+        ForeignKey("kb_collection.id", ondelete="CASCADE"), comment="The document's, for searches."
+    )
+    version: Mapped[int]
+    ordinal: Mapped[int] = mapped_column(comment="Its place in the version, from 0.")
+    heading: Mapped[str] = mapped_column(Text, comment='The headings above it, joined by " > ".')
+    start: Mapped[int] = mapped_column(comment="Offset into the version's text, in characters.")
+    end: Mapped[int] = mapped_column(comment="Exclusive.")
+    tokens: Mapped[int]
+    indexed: Mapped[bool] = mapped_column(default=False, server_default=false(), comment="Words can find it.")
+    vector: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True, comment="float16, little-endian.")
+    vector_of: Mapped[str | None] = mapped_column(String(64), comment="Fingerprint of the vector's encoder.")
+
+
+class ChunkEntry(Base):
+    """The searchable words of a chunk. Derived from the other tables, and rebuilt where ``indexed`` is false.
+
+    SQLite finds words through the FTS5 table ``kb_entry_fts``, which triggers maintain; PostgreSQL through an index on
+    ``words``, which there has the words of title and heading too.
+    """
+
+    __tablename__ = "kb_entry"
+    __table_args__ = (Index("ix_kb_entry_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),)
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, comment="FTS5 wants numbers."
+    )
+    chunk_id: Mapped[str] = mapped_column(ForeignKey("kb_chunk.id", ondelete="CASCADE"), unique=True)
+    title: Mapped[str] = mapped_column(Text)
+    heading: Mapped[str] = mapped_column(Text)
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR, "postgresql"))

@@ -1,0 +1,79 @@
+"""Rights to collections, as conditions of queries: no query of the knowledge base goes without one."""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, and_, exists, or_, select, true
+from sqlalchemy.orm import Session
+
+from app.domain.ids import LOCAL_USER_ID
+from app.domain.roles import UserRole
+from app.errors import NotFound
+from app.store.db.knowledge_models import Collection, CollectionMember, Document
+from app.store.db.models import Account
+from app.store.db.rows import is_id
+
+NO_COLLECTION = "There is no such collection. It may have been deleted, or you may not use it."
+NO_DOCUMENT = "There is no such document. It may have been removed, or you may not see it."
+
+
+def is_admin(user_id: str) -> ColumnElement[bool]:
+    """Whether the user may do everything. Without accounts the local user may."""
+    if user_id == LOCAL_USER_ID:
+        return true()
+    return exists().where(Account.id == user_id, Account.role == UserRole.ADMIN, Account.disabled_at.is_(None))
+
+
+def may_use(user_id: str) -> ColumnElement[bool]:
+    """Whether the user may search and read the query's :class:`Collection`."""
+    is_user = exists().where(Account.id == user_id, Account.disabled_at.is_(None))
+    member = exists().where(CollectionMember.collection_id == Collection.id, CollectionMember.user_id == user_id)
+    return or_(is_admin(user_id), and_(is_user, or_(Collection.everyone, member)))
+
+
+def may_edit(user_id: str) -> ColumnElement[bool]:
+    """Whether the user may add documents to the query's :class:`Collection` and remove them."""
+    writes = exists().where(Account.id == user_id, Account.role != UserRole.VIEWER, Account.disabled_at.is_(None))
+    member = exists().where(
+        CollectionMember.collection_id == Collection.id,
+        CollectionMember.user_id == user_id,
+        CollectionMember.may_edit,
+    )
+    return or_(is_admin(user_id), and_(writes, member))
+
+
+def used_collection(session: Session, user_id: str, collection_id: str, *, lock: bool = False) -> Collection:
+    """The collection, if the user may use it.
+
+    Raises:
+        NotFound: it is missing, or the user may not.
+    """
+    query = select(Collection).where(Collection.id == collection_id, may_use(user_id))
+    if lock:
+        query = query.with_for_update(key_share=True)
+    found = session.scalars(query).one_or_none() if is_id(collection_id) else None
+    if found is None:
+        raise NotFound(NO_COLLECTION)
+    return found
+
+
+def used_document(session: Session, user_id: str, document_id: str, *, lock: bool = False) -> Document:
+    """The document, if the user may use its collection.
+
+    Raises:
+        NotFound: it is missing, or the user may not.
+    """
+    query = (
+        select(Document)
+        .join(Collection, Collection.id == Document.collection_id)
+        .where(Document.id == document_id, may_use(user_id))
+    )
+    if lock:
+        query = query.with_for_update(of=Document)
+    found = session.scalars(query).one_or_none() if is_id(document_id) else None
+    if found is None:
+        raise NotFound(NO_DOCUMENT)
+    return found
+
+
+def can_edit(session: Session, user_id: str, collection_id: str) -> bool:
+    return session.scalar(select(may_edit(user_id)).where(Collection.id == collection_id)) is True

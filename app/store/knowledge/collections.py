@@ -1,0 +1,223 @@
+"""Collections of documents, and who may use and edit them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select, true
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.domain.audit import AuditAction
+from app.domain.ids import new_id
+from app.domain.knowledge import CollectionMemberView, CollectionView
+from app.errors import Conflict, NotAllowed, NotFound
+from app.store.db.database import Database
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Collection, CollectionMember, Document
+from app.store.db.models import Account
+from app.store.db.rows import change_rows, is_id, shown_name
+from app.store.desk.audit import add_event
+from app.store.knowledge.access import is_admin, may_edit, may_use, used_collection
+
+_ADMINS_ONLY = "Only admins can change collections."
+
+
+class Collections:
+    """The repository of collections. Users see those that they may use; admins change them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self, user_id: str) -> list[CollectionView]:
+        """The collections that the user may use, by name."""
+        return await self._database.read(lambda session: _views(session, user_id, true()))
+
+    async def require_usable(self, user_id: str, collection_ids: list[str] | None) -> list[str]:
+        """Returns the ids of these collections, or of all that the user may use.
+
+        Raises:
+            NotFound: one of them is missing, or the user may not use it.
+        """
+
+        def work(session: Session) -> list[str]:
+            usable = set(session.scalars(select(Collection.id).where(may_use(user_id))))
+            if collection_ids is None:
+                return sorted(usable)
+            for id in collection_ids:
+                if id not in usable:
+                    used_collection(session, user_id, id)  # raises
+            return list(dict.fromkeys(collection_ids))
+
+        return await self._database.read(work)
+
+    async def create(self, user_id: str, name: str, *, description: str = "", everyone: bool = False) -> CollectionView:
+        """Creates a collection.
+
+        Raises:
+            NotAllowed: the user is no admin.
+            Conflict: there is a collection of this name.
+        """
+
+        def work(session: Session) -> CollectionView:
+            _require_admin(session, user_id)
+            row = Collection(
+                id=new_id(), name=name, description=description, everyone=everyone, created_at=datetime.now(UTC)
+            )
+            session.add(row)
+            add_event(session, user_id, AuditAction.COLLECTION_CREATED, row.id, everyone=everyone)
+            session.flush()
+            return _views(session, user_id, Collection.id == row.id)[0]
+
+        return await self._named(work)
+
+    async def change(
+        self,
+        user_id: str,
+        collection_id: str,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        everyone: bool | None = None,
+    ) -> CollectionView:
+        """Changes what is given.
+
+        Raises:
+            NotFound: the collection is missing, or the user may not use it.
+            NotAllowed: the user is no admin.
+            Conflict: there is another collection of this name.
+        """
+        given = {"name": name, "description": description, "everyone": everyone}
+        changed = {field: value for field, value in given.items() if value is not None}
+
+        def work(session: Session) -> CollectionView:
+            row = _administered(session, user_id, collection_id)
+            for field, value in changed.items():
+                setattr(row, field, value)
+            details = {"everyone": everyone} if everyone is not None else {}
+            add_event(session, user_id, AuditAction.COLLECTION_CHANGED, collection_id, **details)
+            session.flush()
+            return _views(session, user_id, Collection.id == collection_id)[0]
+
+        return await self._named(work)
+
+    async def delete(self, user_id: str, collection_id: str) -> None:
+        """Deletes a collection with its documents. Citations keep their quotations.
+
+        Raises:
+            NotFound: the collection is missing, or the user may not use it.
+            NotAllowed: the user is no admin.
+            Conflict: it is the one that every knowledge base has.
+        """
+
+        def work(session: Session) -> None:
+            _administered(session, user_id, collection_id)
+            if collection_id == KNOWLEDGE_COLLECTION_ID:
+                raise Conflict("This collection always exists. Remove its documents instead.")
+            count = select(func.count()).select_from(Document).where(Document.collection_id == collection_id)
+            documents = session.scalar(count) or 0
+            session.execute(delete(Collection).where(Collection.id == collection_id))
+            add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents)
+
+        await self._database.write(work)
+
+    async def members(self, user_id: str, collection_id: str) -> list[CollectionMemberView]:
+        """The members of a collection, by name.
+
+        Raises:
+            NotFound: the collection is missing, or the user may not use it.
+            NotAllowed: the user is no admin.
+        """
+
+        def work(session: Session) -> list[CollectionMemberView]:
+            _administered(session, user_id, collection_id)
+            rows = session.execute(
+                select(CollectionMember.user_id, shown_name(Account).label("name"), CollectionMember.may_edit)
+                .join(Account, Account.id == CollectionMember.user_id)
+                .where(CollectionMember.collection_id == collection_id)
+                .order_by("name", CollectionMember.user_id)
+            )
+            return [CollectionMemberView(user_id=row.user_id, name=row.name, may_edit=row.may_edit) for row in rows]
+
+        return await self._database.read(work)
+
+    async def set_member(self, user_id: str, collection_id: str, member_id: str, *, may_edit: bool) -> None:
+        """Makes a user a member, or changes a member's right.
+
+        Raises:
+            NotFound: the collection or the account is missing, or the user may not use the collection.
+            NotAllowed: the user is no admin.
+        """
+
+        def work(session: Session) -> None:
+            _administered(session, user_id, collection_id)
+            if not is_id(member_id) or session.get(Account, member_id) is None:
+                raise NotFound("There is no such account.")
+            session.merge(CollectionMember(collection_id=collection_id, user_id=member_id, may_edit=may_edit))
+            add_event(
+                session,
+                user_id,
+                AuditAction.COLLECTION_MEMBER_SET,
+                collection_id,
+                user_id=member_id,
+                may_edit=may_edit,
+            )
+
+        await self._database.write(work)
+
+    async def remove_member(self, user_id: str, collection_id: str, member_id: str) -> None:
+        """Takes a member's right away.
+
+        Raises:
+            NotFound: the collection is missing, the user may not use it, or it has no such member.
+            NotAllowed: the user is no admin.
+        """
+
+        def work(session: Session) -> None:
+            _administered(session, user_id, collection_id)
+            is_member = (CollectionMember.collection_id == collection_id) & (CollectionMember.user_id == member_id)
+            if not is_id(member_id) or not change_rows(session, delete(CollectionMember).where(is_member)):
+                raise NotFound("This collection has no such member.")
+            add_event(session, user_id, AuditAction.COLLECTION_MEMBER_REMOVED, collection_id, user_id=member_id)
+
+        await self._database.write(work)
+
+    async def _named(self, work: Any) -> CollectionView:
+        try:
+            changed: CollectionView = await self._database.write(work)
+        except IntegrityError as error:
+            raise Conflict("There is a collection of this name already. Choose another name.") from error
+        return changed
+
+
+def _require_admin(session: Session, user_id: str) -> None:
+    if session.scalar(select(is_admin(user_id))) is not True:
+        raise NotAllowed(_ADMINS_ONLY)
+
+
+def _administered(session: Session, user_id: str, collection_id: str) -> Collection:
+    row = used_collection(session, user_id, collection_id, lock=True)
+    _require_admin(session, user_id)
+    return row
+
+
+def _views(session: Session, user_id: str, which: ColumnElement[bool]) -> list[CollectionView]:
+    documents = (
+        select(func.count()).select_from(Document).where(Document.collection_id == Collection.id).scalar_subquery()
+    )
+    rows = session.execute(
+        select(Collection, may_edit(user_id).label("may_edit"), documents.label("documents"))
+        .where(may_use(user_id), which)
+        .order_by(func.lower(Collection.name), Collection.id)
+    )
+    return [
+        CollectionView(
+            id=row.Collection.id,
+            name=row.Collection.name,
+            description=row.Collection.description,
+            everyone=row.Collection.everyone,
+            may_edit=bool(row.may_edit),
+            documents=row.documents,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,207 @@
+"""Documents from upload to search, and who may see them, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from app.domain.ids import LOCAL_USER_ID, new_id
+from app.domain.knowledge import DocumentState, NewChunk, ReadingJob
+from app.errors import Conflict, LimitReached, NotAllowed, NotFound
+from app.services.container import Services
+from app.store.db.database import Database
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, DocumentVersion
+from app.store.db.models import Account, AuditEvent
+from app.store.knowledge.collections import Collections
+from app.store.knowledge.documents import Documents
+from app.store.knowledge.limits import KnowledgeLimits
+from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
+from app.store.knowledge.search import ChunkSearch
+
+TEXT = "Refunds are paid within ten days. Shipping to Norway costs twelve euros."
+CHUNKS = (
+    NewChunk(heading="Refunds", start=0, end=33, tokens=8),
+    NewChunk(heading="Shipping > Abroad", start=34, end=len(TEXT), tokens=9),
+)
+
+
+@pytest.fixture
+def database(services: Services) -> Database:
+    return services.database
+
+
+async def person(database: Database, role: str) -> str:
+    id = new_id()
+    row = Account(id=id, name=id, role=role, created_at=datetime.now(UTC))
+    await database.write(lambda session: session.add(row))
+    return id
+
+
+async def read_all(database: Database, text: str = TEXT, owner: str = "one") -> list[ReadingJob]:
+    queue, done = ReadingQueue(database, owner), []
+    while (job := await queue.claim_next()) is not None:
+        assert await queue.save_chunks(job, "Terms", text, CHUNKS)
+        done.append(job)
+    return done
+
+
+async def test_a_document_is_found_once_it_has_been_read(database: Database) -> None:
+    documents, search = Documents(database), ChunkSearch(database)
+    added = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    assert (added.version, added.state, added.changed) == (1, DocumentState.WAITING, True)
+    assert await search.search(LOCAL_USER_ID, "refund") == []
+    (job,) = await read_all(database)
+    assert job.data == b"x"
+    (found,) = await search.search(LOCAL_USER_ID, "when is my refund paid?")
+    assert (found.text, found.heading, found.title) == (TEXT[:33], "Refunds", "Terms")
+    assert (await search.search(LOCAL_USER_ID, "norw"))[0].heading == "Shipping > Abroad"
+    assert (await search.search(LOCAL_USER_ID, "abroad"))[0].heading == "Shipping > Abroad"
+    view = await documents.get(LOCAL_USER_ID, added.id)
+    assert (view.state, view.version, view.chunks, view.title) == (DocumentState.READY, 1, 2, "Terms")
+    page = await documents.chunks(LOCAL_USER_ID, added.id, limit=1)
+    assert (page.items[0].text, page.next_cursor) == (TEXT[:33], "1")
+    raw = sa.select(DocumentVersion.raw)
+    assert await database.read(lambda session: session.scalar(raw)) is None
+
+
+async def test_the_old_version_is_searched_until_the_new_one_is_read(database: Database) -> None:
+    documents, search = Documents(database), ChunkSearch(database)
+    first = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    assert not (await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")).changed
+    second = await documents.add(LOCAL_USER_ID, None, "terms.md", b"y", kind="markdown")
+    assert (second.id, second.version, second.changed) == (first.id, 2, True)
+    assert [one.version for one in await search.search(LOCAL_USER_ID, "refund")] == [1]
+    await read_all(database, TEXT.replace("ten", "six"))
+    (found,) = await search.search(LOCAL_USER_ID, "refund")
+    assert (found.version, "six" in found.text) == (2, True)
+    old = await documents.text(LOCAL_USER_ID, first.id, version=1, start=0, end=33)
+    assert old.text == TEXT[:33]  # what cited it still shows it
+
+
+async def test_a_lost_claim_saves_nothing(database: Database) -> None:
+    documents, queue = Documents(database), ReadingQueue(database, "one")
+    added = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    job = await queue.claim_next()
+    assert job is not None
+    assert await queue.claim_next() is None
+    assert await ReadingQueue(database, "two").claim_next() is None
+    await documents.add(LOCAL_USER_ID, None, "terms.md", b"y", kind="markdown")  # meanwhile a newer version
+    assert not await queue.progress(job, 0.5)
+    assert not await queue.save_chunks(job, "Terms", TEXT, CHUNKS)
+    assert not await queue.fail(job, "no")
+    newer = await queue.claim_next()
+    assert newer is not None
+    assert (newer.version, newer.data) == (2, b"y")
+    await documents.remove(LOCAL_USER_ID, added.id)
+    assert not await queue.save_chunks(newer, "Terms", TEXT, CHUNKS)
+
+
+async def test_an_expired_claim_passes_to_another_reader_and_not_for_ever(database: Database) -> None:
+    documents = Documents(database)
+    added = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    for attempt in range(MAX_ATTEMPTS):
+        job = await ReadingQueue(database, f"dead{attempt}", lease_seconds=-1).claim_next()
+        assert job is not None
+    assert await ReadingQueue(database, "last").claim_next() is None
+    view = await documents.get(LOCAL_USER_ID, added.id)
+    assert (view.state, bool(view.error)) == (DocumentState.FAILED, True)
+    again = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")  # same content, after a failure
+    assert (again.version, again.changed) == (2, True)
+    assert len(await read_all(database)) == 1
+
+
+async def test_rights_hold_in_every_query(database: Database) -> None:
+    admin, agent, viewer = [await person(database, role) for role in ("admin", "agent", "viewer")]
+    collections, documents, search = Collections(database), Documents(database), ChunkSearch(database)
+    secret = await collections.create(admin, "Salaries", everyone=False)
+    added = await documents.add(admin, secret.id, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    for user in (agent, viewer, new_id()):
+        assert await search.search(user, "refund") == []
+        missing = str(await _error(search.search(user, "refund", collections=[new_id()])))
+        assert str(await _error(search.search(user, "refund", collections=[secret.id]))) == missing
+        for refused in (
+            documents.get(user, added.id),
+            documents.remove(user, added.id),
+            documents.chunks(user, added.id),
+            documents.text(user, added.id),
+            documents.page(user, secret.id),
+            documents.add(user, secret.id, "more.md", b"x", kind="markdown"),
+            collections.change(user, secret.id, name="Mine"),
+            collections.delete(user, secret.id),
+            collections.members(user, secret.id),
+            collections.set_member(user, secret.id, user, may_edit=True),
+        ):
+            await _error(refused)
+        assert (await documents.page(user)).items == ()
+    with pytest.raises(NotAllowed):
+        await collections.create(agent, "Mine")
+    for user in (agent, viewer):
+        await collections.set_member(admin, secret.id, user, may_edit=False)
+        assert len(await search.search(user, "refund", collections=[secret.id])) == 1
+        with pytest.raises(NotAllowed):
+            await documents.remove(user, added.id)
+        await collections.set_member(admin, secret.id, user, may_edit=True)
+    with pytest.raises(NotAllowed):  # a viewer changes nothing, whatever the membership says
+        await documents.remove(viewer, added.id)
+    with pytest.raises(NotAllowed):
+        await documents.add(agent, None, "more.md", b"x", kind="markdown")
+    await documents.remove(agent, added.id)
+    assert await search.search(admin, "refund") == []
+    await collections.remove_member(admin, secret.id, agent)
+    await _error(documents.page(agent, secret.id))
+
+
+async def _error(refused: object) -> NotFound:
+    with pytest.raises(NotFound) as raised:
+        await refused  # type: ignore[misc]
+    return raised.value
+
+
+async def test_deleting_a_collection_or_a_document_leaves_no_words(database: Database) -> None:
+    collections, documents = Collections(database), Documents(database)
+    made = await collections.create(LOCAL_USER_ID, "Other", everyone=True)
+    await documents.add(LOCAL_USER_ID, made.id, "terms.md", b"x", kind="markdown")
+    kept = await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    await collections.delete(LOCAL_USER_ID, made.id)
+    assert len(await ChunkSearch(database).search(LOCAL_USER_ID, "refund")) == 1
+    await documents.remove(LOCAL_USER_ID, kept.id)
+    for model in (Chunk, ChunkEntry, DocumentVersion):
+        count = sa.select(sa.func.count()).select_from(model)
+        assert await database.read(lambda session, count=count: session.scalar(count)) == 0  # type: ignore[misc]
+    with pytest.raises(Conflict):
+        await collections.delete(LOCAL_USER_ID, KNOWLEDGE_COLLECTION_ID)
+
+
+async def test_limits_of_a_collection(database: Database) -> None:
+    documents = Documents(database, KnowledgeLimits(max_documents=1, max_bytes=10))
+    await documents.add(LOCAL_USER_ID, None, "one.md", b"x" * 8, kind="markdown")
+    with pytest.raises(LimitReached):
+        await documents.add(LOCAL_USER_ID, None, "two.md", b"x", kind="markdown")
+    with pytest.raises(LimitReached):
+        await documents.add(LOCAL_USER_ID, None, "one.md", b"y" * 11, kind="markdown")
+
+
+async def test_the_audit_log_has_who_and_what_and_no_text(database: Database) -> None:
+    documents = Documents(database)
+    added = await documents.add(LOCAL_USER_ID, None, "secret-plan.md", b"x", kind="markdown")
+    await documents.remove(LOCAL_USER_ID, added.id)
+    events = await database.read(lambda session: session.scalars(sa.select(AuditEvent).order_by(AuditEvent.id)).all())
+    assert [(event.action, event.target, event.actor_id) for event in events] == [
+        ("document_added", added.id, LOCAL_USER_ID),
+        ("document_removed", added.id, LOCAL_USER_ID),
+    ]
+    assert "secret" not in str([event.details for event in events])
+
+
+async def test_a_document_outlives_who_added_it(database: Database) -> None:
+    admin = await person(database, "admin")
+    added = await Documents(database).add(admin, None, "terms.md", b"x", kind="markdown")
+    await database.write(lambda session: session.execute(sa.delete(Account).where(Account.id == admin)))
+    assert (await Documents(database).get(LOCAL_USER_ID, added.id)).name == "terms.md"
+    who = sa.select(DocumentVersion.created_by)
+    assert await database.read(lambda session: session.scalar(who)) is None
