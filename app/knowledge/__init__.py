@@ -1,0 +1,1 @@
+"""Documents that answers rest on: read, searched and cited."""
