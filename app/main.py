@@ -9,7 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import desk
+from app.api import desk, knowledge
 from app.api.account import account, links, users
 from app.api.chat import canned, conversations, messages, transfer, turns
 from app.api.chat.turn_events import OpenStreams
@@ -107,6 +107,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         models_api.router,
         canned.router,
         *desk.routers,
+        *knowledge.routers,
         account.router,
         links.router,
         users.router,

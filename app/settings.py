@@ -142,6 +142,17 @@ class AppSettings(BaseSettings):
         ge=1,
         description="Maximum size of an imported file in MiB, both as uploaded and unpacked.",
     )
+    knowledge_max_file_mb: int = Field(
+        50, ge=1, le=200, description="Maximum size of a document of the knowledge base in MiB."
+    )
+    knowledge_max_documents: int = Field(
+        20_000, ge=0, description="Maximum documents of a collection of the knowledge base; 0 is no limit."
+    )
+    knowledge_max_mb: int = Field(
+        4096,
+        ge=0,
+        description="Maximum size of a collection's files in MiB, old versions included; 0 is no limit.",
+    )
 
     @field_validator("data_dir")
     @classmethod

@@ -40,6 +40,7 @@ from app.errors import StorageUnavailable
 _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded bodies without a preflight, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
+_FORMS = ("multipart/form-data",)
 
 
 class Guard:
@@ -104,7 +105,7 @@ class Guard:
             identity = await self._identify(rule, scope)
             body = b""
             if rule.upload:
-                _check_content_type(scope, _UPLOADS)
+                _check_content_type(scope, _FORMS if rule.form else _UPLOADS)
                 receive = limit_upload(scope, receive, self._max_upload_bytes, self._body_seconds)
             elif scope["method"] not in SAFE_METHODS:
                 limit = MAX_OPEN_BODY_BYTES if rule.access is Access.OPEN else self._max_body_bytes
@@ -232,6 +233,8 @@ def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
         raise RequestRefused(
             415, "unsupported_media_type", "The body must be JSON: send it with Content-Type: application/json."
         )
+    if allowed is _FORMS:
+        raise RequestRefused(415, "unsupported_media_type", "Send the file as a form (multipart/form-data).")
     raise RequestRefused(
         415,
         "unsupported_media_type",

@@ -51,6 +51,7 @@ class Rule:
         session: SessionIn = SessionIn.NOWHERE,
         linkable: bool = False,
         upload: bool = False,
+        form: bool = False,
         revocable: bool = False,
         scope: Scope | None = None,
         runs_endpoint: bool = False,
@@ -60,6 +61,8 @@ class Rule:
         session: where the request names its Gradio session.
         linkable: another website may link here (a read-only page); a visitor without a session is sent to sign in.
         upload: takes a file, which may exceed the body limit and need not be JSON; the route reads it in pieces.
+        form: the upload is a multipart form. Another website's form could send one without a preflight, so only
+            the check of the origin keeps it out.
         revocable: the response may take long; it is cut off when the caller's session or key is revoked meanwhile.
         scope: the scope that an API key needs; None accepts no API key.
         runs_endpoint: the body names a Gradio endpoint by its ``fn_index``; an API key may run public ones only.
@@ -70,6 +73,7 @@ class Rule:
         self.session = session
         self.linkable = linkable
         self.upload = upload
+        self.form = form
         self.revocable = revocable
         self.scope = scope
         self.runs_endpoint = runs_endpoint
@@ -176,6 +180,19 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/desk/audit/csv", _ADMIN),
     Rule("GET", "/api/desk/people/{user_id}/data", _ADMIN),
     Rule("DELETE", "/api/desk/people/{user_id}", _ADMIN),
+    # The knowledge base. Collections have rights of their own, which its queries hold.
+    Rule("GET", "/api/kb/documents", _USER),
+    Rule("POST", "/api/kb/documents", _WRITER, upload=True, form=True),
+    Rule("GET", "/api/kb/documents/{document_id}", _USER),
+    Rule("DELETE", "/api/kb/documents/{document_id}", _WRITER),
+    Rule("GET", "/api/kb/documents/{document_id}/chunks", _USER),
+    Rule("GET", "/api/kb/documents/{document_id}/text", _USER),
+    Rule("GET", "/api/kb/collections", _USER),
+    Rule("POST", "/api/kb/collections", _ADMIN),
+    Rule("PATCH DELETE", "/api/kb/collections/{collection_id}", _ADMIN),
+    Rule("GET", "/api/kb/collections/{collection_id}/members", _ADMIN),
+    Rule("PUT DELETE", "/api/kb/collections/{collection_id}/members/{member_id}", _ADMIN),
+    Rule("GET", "/api/kb/search", _USER),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),
     Rule("GET", "/v1/models/{model:path}", _USER, scope=Scope.MODELS),

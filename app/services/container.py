@@ -17,6 +17,7 @@ from app.services.adapters import Adapters
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
+from app.services.knowledge import Knowledge
 from app.services.models import Models
 from app.services.response_writer import ResponseWriter
 from app.settings import AppSettings
@@ -35,6 +36,7 @@ from app.store.db.database import Database
 from app.store.db.notifications import Notifications
 from app.store.desk.audit import Audit
 from app.store.desk.template_versions import TemplateVersions
+from app.store.knowledge.indexing import ChunkIndex
 from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
@@ -72,6 +74,7 @@ class Services:
     models: Models
     adapters: Adapters
     desk: Desk
+    knowledge: Knowledge
     accounts: AccountService | None  #: None without accounts
     admission: Admission
     storage: StorageQuota
@@ -148,6 +151,7 @@ class Services:
                 background.start(sweep_expired(leases, lease_seconds, turns.running_turn_ids), "sweeper")
             housekeeping = Housekeeping(
                 conversations.index,
+                ChunkIndex(database),
                 deletions,
                 Retention(database),
                 temporary,
@@ -186,6 +190,7 @@ class Services:
                     delete_conversation=turns.delete_conversation,
                     delete_temporary_chats=temporary.delete_for_user,
                 ),
+                knowledge=Knowledge.create(database, settings),
                 accounts=accounts,
                 admission=admission,
                 storage=storage,

@@ -11,6 +11,7 @@ from app.services.chats import TemporaryChats
 from app.store.accounts.login_sessions import LoginSessions
 from app.store.chat.deletions import Deletions
 from app.store.chat.search_index import SearchIndex
+from app.store.knowledge.indexing import ChunkIndex
 from app.store.maintenance.retention import Retention
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class Housekeeping:
     def __init__(
         self,
         index: SearchIndex,
+        chunks: ChunkIndex,
         deletions: Deletions,
         retention: Retention,
         temporary: TemporaryChats,
@@ -41,6 +43,7 @@ class Housekeeping:
         response_days: int | None,
     ) -> None:
         self._index = index
+        self._chunks = chunks
         self._deletions = deletions
         self._retention = retention
         self._temporary = temporary
@@ -49,10 +52,11 @@ class Housekeeping:
         self._response_days = response_days
 
     async def run_indexing(self) -> None:
-        """Keeps the search index up to date."""
+        """Keeps the search indexes of chats and of the knowledge base up to date."""
         while True:
             try:
                 more = await self._index.catch_up()
+                more = await self._chunks.catch_up() or more
             except StorageUnavailable:  # logged by the database layer
                 more = False
             await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)

@@ -21,6 +21,13 @@ export interface Actions {
   actions: AuditAction[];
 }
 
+/** The version that an upload became; its ``state`` says how far it has been read. */
+export interface Added {
+  id: string;
+  version: number;
+  state: DocumentState;
+}
+
 /** Options of another reply. */
 export interface AnotherReply {
   /** Saved on the conversation; default: its current ones. */
@@ -92,6 +99,48 @@ export interface ChatSettings {
   adapter?: string | null;
   /** JSON schema that each reply is held to. Null: free text. */
   json_schema?: string | null;
+}
+
+export interface ChunkList {
+  chunks: ChunkView[];
+  next_cursor: string | null;
+}
+
+/** A chunk of a document, with its words. */
+export interface ChunkView {
+  ordinal: number;
+  heading: string;
+  text: string;
+  start: number;
+  end: number;
+  tokens: number;
+}
+
+/** What to change; omitted fields stay. */
+export interface CollectionChange {
+  name?: string | null;
+  description?: string | null;
+  everyone?: boolean | null;
+}
+
+export interface CollectionList {
+  collections: CollectionView[];
+}
+
+export interface CollectionMemberView {
+  user_id: string;
+  name: string;
+  may_edit: boolean;
+}
+
+/** A collection, as one user sees it. */
+export interface CollectionView {
+  id: string;
+  name: string;
+  description: string;
+  everyone: boolean;
+  may_edit: boolean;
+  documents: number;
 }
 
 /** Options of a continued reply. */
@@ -188,6 +237,32 @@ export interface DeletionPreview {
   api_keys: number;
   sessions: number;
   audit_events: number;
+}
+
+export interface DocumentList {
+  documents: DocumentView[];
+  next_cursor: string | null;
+}
+
+/** How far a document has been read. */
+export type DocumentState = "waiting" | "reading" | "ready" | "failed";
+
+/** A document. ``version`` is the one that is searched; None until one has been read. */
+export interface DocumentView {
+  id: string;
+  collection: string;
+  name: string;
+  title: string;
+  kind: string;
+  version: number | null;
+  newest: number;
+  state: DocumentState;
+  error: string | null;
+  progress: number;
+  chunks: number;
+  bytes: number;
+  created_at: string;
+  updated_at: string;
 }
 
 /** The state of a download. The last three are final. */
@@ -424,6 +499,15 @@ export interface Me {
   role: UserRole;
 }
 
+export interface MemberList {
+  members: CollectionMemberView[];
+}
+
+export interface Membership {
+  /** May add and remove documents; viewers never may. */
+  may_edit?: boolean;
+}
+
 /** The status of a message. Only ``STREAMING`` may still change. */
 export type MessageStatus = "streaming" | "complete" | "stopped" | "interrupted" | "error";
 
@@ -486,6 +570,14 @@ export interface NewAdapter {
   folder: string;
 }
 
+/** A collection to create. */
+export interface NewCollection {
+  name: string;
+  description?: string;
+  /** Every user may use it; otherwise admins and members only. */
+  everyone?: boolean;
+}
+
 /** An API key to create. */
 export interface NewKey {
   /** Label of the key, such as the program's name. */
@@ -536,6 +628,22 @@ export interface ConversationSummaryPage {
 export interface ReviewItemPage {
   items: ReviewItem[];
   next_cursor: string | null;
+}
+
+/** A part of a document's version that a search has found. */
+export interface Passage {
+  document_id: string;
+  version: number;
+  title: string;
+  heading: string;
+  text: string;
+  start: number;
+  end: number;
+  score: number;
+}
+
+export interface Passages {
+  passages: Passage[];
 }
 
 /** All accounts, and the open invitations. */
@@ -740,6 +848,17 @@ export interface TemplateView {
   author: string | null;
   created_at: string | null;
   template: Template;
+}
+
+/** A part of a version's text; ``start`` and ``end`` are offsets into the whole. */
+export interface TextSpan {
+  document_id: string;
+  version: number;
+  title: string;
+  text: string;
+  start: number;
+  end: number;
+  length: number;
 }
 
 /** A tool server with its tools, or the reason why it has none now. */

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.knowledge import DocumentState, NewChunk, ReadingJob
@@ -16,6 +17,7 @@ from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkE
 from app.store.db.models import Account, AuditEvent
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
+from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
@@ -175,6 +177,24 @@ async def test_deleting_a_collection_or_a_document_leaves_no_words(database: Dat
         assert await database.read(lambda session, count=count: session.scalar(count)) == 0  # type: ignore[misc]
     with pytest.raises(Conflict):
         await collections.delete(LOCAL_USER_ID, KNOWLEDGE_COLLECTION_ID)
+
+
+async def test_chunks_without_words_are_indexed_again(database: Database) -> None:
+    await Documents(database).add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    words = sa.select(ChunkEntry.title, ChunkEntry.heading, ChunkEntry.words).order_by(ChunkEntry.id)
+    before = await database.read(lambda session: session.execute(words).all())
+
+    def lose(session: Session) -> None:  # as a copy into another database does
+        session.execute(sa.delete(ChunkEntry))
+        session.execute(sa.update(Chunk).values(indexed=False))
+
+    await database.write(lose)
+    while await ChunkIndex(database).catch_up():
+        pass
+    indexed = await database.read(lambda session: session.execute(words).all())
+    assert indexed == before != []
+    assert (await ChunkSearch(database).search(LOCAL_USER_ID, "shipping"))[0].heading == "Shipping > Abroad"
 
 
 async def test_limits_of_a_collection(database: Database) -> None:

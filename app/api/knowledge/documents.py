@@ -1,0 +1,150 @@
+"""Knowledge API: documents, their chunks and texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app.api.deps import ServicesDep, UserId
+from app.domain.knowledge import ChunkView, DocumentState, DocumentView, TextSpan
+from app.errors import InvalidInput, StorageUnavailable, TooLarge
+
+router = APIRouter(prefix="/api/kb/documents", tags=["knowledge"])
+
+_MAX_OFFSET = 2**30
+Offset = Annotated[int, Query(ge=0, le=_MAX_OFFSET)]
+_FORM = {
+    "schema": {
+        "type": "object",
+        "required": ["file"],
+        "properties": {"file": {"type": "string", "format": "binary"}, "collection": {"type": "string"}},
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The version that an upload became; its ``state`` says how far it has been read."""
+
+    id: str
+    version: int
+    state: DocumentState
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentList:
+    documents: tuple[DocumentView, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkList:
+    chunks: tuple[ChunkView, ...]
+    next_cursor: str | None
+
+
+@router.post("", status_code=202, openapi_extra={"requestBody": {"content": {"multipart/form-data": _FORM}}})
+async def add_document(request: Request, user_id: UserId, services: ServicesDep) -> Added:
+    """Adds the file ``file`` to the collection ``collection``, to be read in the background.
+
+    A file of a name that exists there is its new version.
+    """
+    limit = services.knowledge.max_file_bytes
+    try:
+        async with request.form(max_files=1, max_fields=4) as form:
+            file, collection = form.get("file"), form.get("collection")
+            if not isinstance(file, UploadFile):
+                raise InvalidInput("The upload has no file. Send it as the form's field 'file'.")
+            data = await file.read(limit + 1)
+            name = PurePosixPath((file.filename or "").replace("\\", "/")).name
+    except ClientDisconnect as error:
+        raise InvalidInput("The upload ended before the end of the file. Nothing was added.") from error
+    except HTTPException as error:  # the form cannot be parsed
+        raise InvalidInput(f"The upload is not a form with one file ({error.detail}).") from error
+    except TooLarge as error:  # the guard's message is about requests, not files
+        raise services.knowledge.too_large() from error
+    except OSError as error:
+        raise StorageUnavailable(f"The upload could not be stored ({error.strerror}). Nothing was added.") from error
+    if len(data) > limit:
+        raise services.knowledge.too_large()
+    into = collection if isinstance(collection, str) and collection else None
+    added = await services.knowledge.documents.add(user_id, into, name, data, kind=kind_of(name))
+    return Added(added.id, added.version, added.state)
+
+
+@router.get("")
+async def list_documents(
+    user_id: UserId, services: ServicesDep, collection: str | None = None, cursor: str | None = None
+) -> DocumentList:
+    """Lists documents, latest first."""
+    page = await services.knowledge.documents.page(user_id, collection, cursor=cursor)
+    return DocumentList(page.items, page.next_cursor)
+
+
+@router.get("/{document_id}")
+async def get_document(document_id: str, user_id: UserId, services: ServicesDep) -> DocumentView:
+    """Returns a document and how far it has been read."""
+    return await services.knowledge.documents.get(user_id, document_id)
+
+
+@router.delete("/{document_id}", status_code=204)
+async def remove_document(document_id: str, user_id: UserId, services: ServicesDep) -> None:
+    """Removes a document with all its versions. Replies that cite it keep their quotations."""
+    await services.knowledge.documents.remove(user_id, document_id)
+
+
+@router.get("/{document_id}/chunks")
+async def list_chunks(
+    document_id: str,
+    user_id: UserId,
+    services: ServicesDep,
+    version: Annotated[int | None, Query(ge=1, le=_MAX_OFFSET)] = None,
+    cursor: Offset = 0,
+) -> ChunkList:
+    """Lists the chunks of a document, in order. Only the version that is searched has chunks."""
+    page = await services.knowledge.documents.chunks(user_id, document_id, version=version, cursor=cursor)
+    return ChunkList(page.items, page.next_cursor)
+
+
+@router.get("/{document_id}/text")
+async def get_text(
+    document_id: str,
+    user_id: UserId,
+    services: ServicesDep,
+    version: Annotated[int | None, Query(ge=1, le=_MAX_OFFSET)] = None,
+    start: Offset = 0,
+    end: Annotated[int | None, Query(ge=0, le=_MAX_OFFSET)] = None,
+) -> TextSpan:
+    """Returns a part of a version's text; also of an old version's, which citations may point into."""
+    return await services.knowledge.documents.text(user_id, document_id, version=version, start=start, end=end)
+
+
+_KINDS = {
+    "md": "markdown",
+    "markdown": "markdown",
+    "htm": "html",
+    "html": "html",
+    "txt": "text",
+    "text": "text",
+    "pdf": "pdf",
+    "docx": "docx",
+    "csv": "csv",
+}
+
+
+def kind_of(name: str) -> str:
+    """The format that a file's name promises.
+
+    Raises:
+        InvalidInput: it is none of those that can be read.
+    """
+    kind = _KINDS.get(name.rpartition(".")[2].lower()) if "." in name else None
+    if kind is None:
+        raise InvalidInput("This file cannot be read. Add Markdown, HTML, plain text, PDF, DOCX or CSV.")
+    return kind

@@ -1,0 +1,137 @@
+"""The knowledge base over HTTP: what each role may, and what another user never sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.knowledge import NewChunk
+from app.domain.roles import UserRole
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
+from app.store.knowledge.reading import ReadingQueue
+from tests.app.desk import Desk, desk
+
+TEXT = "Refunds are paid within ten days."
+COLLECTIONS, DOCUMENTS = "/api/kb/collections", "/api/kb/documents"
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk(tmp_path / "data", gradio=False) as opened:
+        for name, role in (("ada", UserRole.ADMIN), ("gus", UserRole.AGENT), ("vera", UserRole.VIEWER)):
+            await opened.add(name, role)
+        yield opened
+
+
+async def upload(http: httpx.AsyncClient, name: str = "terms.md", **fields: str) -> httpx.Response:
+    return await http.post(DOCUMENTS, files={"file": (name, TEXT.encode())}, data=fields)
+
+
+async def read(here: Desk) -> None:
+    queue = ReadingQueue(here.services.database, "test")
+    while (job := await queue.claim_next()) is not None:
+        whole = NewChunk(heading="Refunds", start=0, end=len(TEXT), tokens=8)
+        assert await queue.save_chunks(job, "Terms", job.data.decode(), [whole])
+
+
+async def test_a_document_from_upload_to_removal(here: Desk) -> None:
+    ada = here.clients["ada"]
+    added = await upload(ada)
+    assert (added.status_code, added.json()["version"], added.json()["state"]) == (202, 1, "waiting")
+    id = added.json()["id"]
+    await read(here)
+    document = (await ada.get(f"{DOCUMENTS}/{id}")).json()
+    assert (document["state"], document["chunks"], document["bytes"]) == ("ready", 1, len(TEXT))
+    assert [one["id"] for one in (await ada.get(DOCUMENTS)).json()["documents"]] == [id]
+    chunks = (await ada.get(f"{DOCUMENTS}/{id}/chunks")).json()
+    assert (chunks["chunks"][0]["text"], chunks["next_cursor"]) == (TEXT, None)
+    span = (await ada.get(f"{DOCUMENTS}/{id}/text", params={"start": 8, "end": 11})).json()
+    assert (span["text"], span["length"]) == ("are", len(TEXT))
+    (passage,) = (await ada.get("/api/kb/search", params={"q": "refund"})).json()["passages"]
+    assert set(passage) == {"document_id", "version", "title", "heading", "text", "start", "end", "score"}
+    assert (await ada.delete(f"{DOCUMENTS}/{id}")).status_code == 204
+    assert (await ada.get("/api/kb/search", params={"q": "refund"})).json() == {"passages": []}
+
+
+async def test_each_role_does_what_it_may(here: Desk) -> None:
+    ada = here.clients["ada"]
+    shared = (await upload(ada)).json()["id"]
+    made = (await ada.post(COLLECTIONS, json={"name": "Other", "everyone": True})).json()["id"]
+    member = f"{COLLECTIONS}/{made}/members/{here.ids['gus']}"
+    doors: list[tuple[str, str, Any, str]] = [
+        ("GET", COLLECTIONS, None, "agv"),
+        ("GET", DOCUMENTS, None, "agv"),
+        ("GET", f"{DOCUMENTS}/{shared}", None, "agv"),
+        ("GET", f"{DOCUMENTS}/{shared}/chunks", None, "agv"),
+        ("GET", "/api/kb/search?q=refund", None, "agv"),
+        ("POST", COLLECTIONS, {"name": "New"}, "a"),
+        ("PATCH", f"{COLLECTIONS}/{made}", {"description": "d"}, "a"),
+        ("GET", f"{COLLECTIONS}/{made}/members", None, "a"),
+        ("PUT", member, {"may_edit": True}, "a"),
+        ("DELETE", member, None, "a"),
+        ("DELETE", f"{DOCUMENTS}/{shared}", None, "a"),
+        ("DELETE", f"{COLLECTIONS}/{made}", None, "a"),
+    ]
+    nobody = here.client()
+    for method, path, given, allowed in doors:
+        assert (await nobody.request(method, path, json=given)).status_code == 401, f"nobody {method} {path}"
+        for name in ("vera", "gus", "ada"):
+            answer = await here.clients[name].request(method, path, json=given)
+            assert answer.is_success == (name[0] in allowed), f"{name} {method} {path}: {answer.text}"
+            assert answer.is_success or answer.status_code == 403
+    assert (await upload(nobody)).status_code == 401
+    assert (await upload(here.clients["vera"])).status_code == 403
+    assert (await upload(here.clients["gus"])).status_code == 403  # may use it, not edit it
+
+
+async def test_a_member_edits_and_another_user_never_learns_of_it(here: Desk) -> None:
+    ada, gus, vera = (here.clients[name] for name in ("ada", "gus", "vera"))
+    secret = (await ada.post(COLLECTIONS, json={"name": "Salaries"})).json()["id"]
+    await ada.put(f"{COLLECTIONS}/{secret}/members/{here.ids['gus']}", json={"may_edit": True})
+    id = (await upload(gus, collection=secret)).json()["id"]
+    await read(here)
+    found = await gus.get("/api/kb/search", params={"q": "refund", "collection": secret})
+    assert len(found.json()["passages"]) == 1
+    missing = "0198c000-0000-7000-8000-000000000009"
+    for path in (
+        "/api/kb/search?q=refund&collection={c}",
+        DOCUMENTS + "?collection={c}",
+        DOCUMENTS + "/{d}",
+        DOCUMENTS + "/{d}/text",
+        DOCUMENTS + "/{d}/chunks",
+    ):
+        theirs = await vera.get(path.format(c=secret, d=id))
+        nothing = await vera.get(path.format(c=missing, d=missing))
+        assert (theirs.status_code, theirs.json()) == (404, nothing.json()) == (nothing.status_code, nothing.json())
+    assert (await vera.get("/api/kb/search?q=refund")).json() == {"passages": []}
+    assert (await vera.get(DOCUMENTS)).json()["documents"] == []
+    assert [one["id"] for one in (await vera.get(COLLECTIONS)).json()["collections"]] == [KNOWLEDGE_COLLECTION_ID]
+    assert (await gus.delete(f"{DOCUMENTS}/{id}")).status_code == 204
+
+
+async def test_bad_uploads_get_a_sentence(here: Desk) -> None:
+    ada = here.clients["ada"]
+    for answer, status in (
+        (await upload(ada, "setup.exe"), 422),
+        (await ada.post(DOCUMENTS, data={"collection": "x"}, files={"other": ("a.md", b"x")}), 422),
+        (await ada.post(DOCUMENTS, content=b"--x", headers={"Content-Type": "multipart/form-data"}), 422),
+        (await ada.post(DOCUMENTS, json={}), 415),
+        (await upload(ada, collection="nonsense"), 404),
+        (await ada.get(f"{DOCUMENTS}/%00"), 404),
+        (await ada.get(DOCUMENTS, params={"cursor": "x"}), 422),
+        (await ada.get("/api/kb/search", params={"q": "x", "way": "dense"}), 501),
+        (await ada.delete(f"{COLLECTIONS}/{KNOWLEDGE_COLLECTION_ID}"), 409),
+    ):
+        assert answer.status_code == status, answer.text
+        assert answer.json()["error"]["message"]
+
+
+async def test_another_website_cannot_upload(here: Desk) -> None:
+    files = {"file": ("terms.md", b"x")}
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        answer = await here.clients["ada"].post(DOCUMENTS, files=files, headers=headers)
+        assert answer.status_code == 403
