@@ -85,7 +85,8 @@ async def reached(identity: Identity | None) -> set[tuple[str, str]]:
     transport = httpx.ASGITransport(app=guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for rule, method in EVERY:
-            headers = {"Content-Type": "application/octet-stream"} if rule.upload else {}
+            upload = "multipart/form-data; boundary=b" if rule.form else "application/octet-stream"
+            headers = {"Content-Type": upload} if rule.upload else {}
             body = {"fn_index": PUBLIC} if rule.runs_endpoint else None
             answer = await http.request(method, path_of(rule), json=body, headers=headers)
             if answer.status_code == 204:
