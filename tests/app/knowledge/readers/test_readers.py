@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from app.errors import AppError, BrokenFile, TooLarge
+from app.knowledge.readers import read_document
+from app.knowledge.readers.blocks import Block, BlockKind, ReadingLimits
+from tests.app.knowledge.readers import files
+
+
+def test_markdown_keeps_structure() -> None:
+    document = read_document(files.MARKDOWN, "shipping.md")
+    assert document.title == "Shipping"
+    times = ("Where we ship", "Times")
+    assert document.blocks == [
+        Block(BlockKind.PARAGRAPH, "Everywhere.", ("Where we ship",)),
+        Block(BlockKind.LIST, "- Europe: 3 days\n  or 4\n- Asia: 9 days", times),
+        Block(BlockKind.TABLE, "| Plan | Days |\n| --- | --- |\n| Fast | 1 |", times),
+        Block(BlockKind.CODE, "# not a heading\ntrack 12", times),
+        Block(BlockKind.PARAGRAPH, "Nothing here", ("Where we ship",)),
+    ]
+
+
+def test_html_is_read_without_its_navigation() -> None:
+    document = read_document(files.HTML, "policy.html")
+    assert document.title == "Returns policy"
+    by_kind = {block.kind: block for block in document.blocks}
+    assert by_kind[BlockKind.LIST].text == "- Print the label\n- Close the parcel"
+    assert by_kind[BlockKind.LIST].headings == ("Returns policy", "How to return")
+    assert by_kind[BlockKind.TABLE].text == "| Country | Days |\n| France | 30 |"
+    assert any("thirty days" in block.text for block in document.blocks)
+    assert not any("Shop" in block.text for block in document.blocks)
+
+
+def test_a_short_html_page_is_read_too() -> None:
+    document = read_document(b"<html><body><p>Open on Sunday.</p></body></html>", "hours.html")
+    assert "Open on Sunday." in document.blocks[0].text
+
+
+def test_plain_text_is_cut_at_empty_lines() -> None:
+    document = read_document("one\r\ntwo\r\n\r\n\r\nthrée".encode("cp1252"), "notes.txt")
+    assert [block.text for block in document.blocks] == ["one\ntwo", "thrée"]
+    assert document.title == "notes"
+
+
+def test_pdf_has_pages_and_progress() -> None:
+    seen: list[float] = []
+    document = read_document(files.pdf("Hello desk", "", "Bye", title="Guide"), "a.pdf", progress=seen.append)
+    assert document.title == "Guide"
+    assert [(block.text, block.page) for block in document.blocks] == [("Hello desk", 1), ("Bye", 3)]
+    assert seen == [1 / 3, 2 / 3, 1]
+
+
+def test_docx_keeps_structure() -> None:
+    document = read_document(files.docx(), "returns.docx")
+    assert document.title == "Returns"
+    by_card = ("Refunds", "By card")
+    assert document.blocks == [
+        Block(BlockKind.PARAGRAPH, "A refund takes five days.", ("Refunds",)),
+        Block(BlockKind.LIST, "- Keep the slip.\n- Call us.", by_card),
+        Block(BlockKind.TABLE, "| Plan | Days |\n| Basic | 5 |", by_card),
+    ]
+
+
+def test_each_question_of_a_csv_is_a_section() -> None:
+    document = read_document(files.CSV, "faq.csv")
+    assert document.blocks == [
+        Block(BlockKind.PARAGRAPH, "Five days.\nOr six.", ("How long; really?",)),
+        Block(BlockKind.PARAGRAPH, "Only asked", ()),
+    ]
+
+
+def test_an_answer_without_a_question_is_not_put_below_another() -> None:
+    document = read_document(b"question,answer\nWhen?,Today\n,Tomorrow\n", "faq.csv")
+    assert [block.headings for block in document.blocks] == [("When?",), ()]
+
+
+def test_content_decides_over_the_name() -> None:
+    assert read_document(files.pdf("Hello"), "really.txt").blocks[0].page == 1
+    assert read_document(files.HTML, "page.txt").title == "Returns policy"
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "words"),
+    [
+        (files.pdf("secret", password="x"), "a.pdf", "is encrypted"),
+        (files.pdf("", ""), "a.pdf", "a scan"),
+        (files.pdf("text")[:200], "a.pdf", "is damaged"),
+        (b"just text", "a.pdf", "is not a PDF file"),
+        (b"just text", "a.docx", "is not a DOCX file"),
+        (files.docx()[:900], "a.docx", "is damaged"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "a.doc", "old Office file"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "a.md", "is no text"),
+        (b" \n \n", "a.md", "has no text"),
+        (b"", "a.txt", "has no text"),
+        (b"a,b,c\n1,2,3\n", "a.csv", "question and answer"),
+    ],
+)
+def test_what_cannot_be_read_gets_a_sentence(data: bytes, name: str, words: str) -> None:
+    with pytest.raises(BrokenFile, match=words) as raised:
+        read_document(data, name)
+    assert raised.value.message.startswith(name)
+
+
+def test_limits_refuse() -> None:
+    with pytest.raises(TooLarge, match="2 pages"):
+        read_document(files.pdf("a", "b"), "a.pdf", limits=ReadingLimits(max_pages=1))
+    bomb = files.docx_bomb(5_000_000)
+    assert len(bomb) < 20_000
+    with pytest.raises(TooLarge, match="unpacks to 4 MiB"):
+        read_document(bomb, "a.docx", limits=ReadingLimits(max_unpacked_bytes=4_000_000))
+    with pytest.raises(TooLarge, match="larger than"):
+        read_document(b"abcd", "a.txt", limits=ReadingLimits(max_bytes=3))
+    with pytest.raises(TooLarge, match="characters"):
+        read_document(b"abcd", "a.txt", limits=ReadingLimits(max_characters=3))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (files.MARKDOWN, "a.md"),
+        (files.HTML, "a.html"),
+        (files.pdf("Hello desk", "Bye"), "a.pdf"),
+        (files.docx(), "a.docx"),
+        (files.CSV, "a.csv"),
+    ],
+)
+def test_broken_files_end_in_text_or_a_sentence(data: bytes, name: str) -> None:
+    """A fuzz: bytes are changed, cut out and cut off; nothing but an AppError may come out."""
+    chance = random.Random(28)
+    for _ in range(25):
+        broken = bytearray(data)
+        for _ in range(chance.choice((1, 5, 50))):
+            broken[chance.randrange(len(broken))] = chance.randrange(256)
+        if chance.random() < 0.5:
+            start = chance.randrange(len(broken))
+            del broken[start : start + chance.randrange(1, 200)]
+        if chance.random() < 0.3:
+            del broken[chance.randrange(1, len(data)) :]
+        with suppress(AppError):
+            read_document(bytes(broken), name)
+
+
+def test_the_server_imports_no_package_of_a_format() -> None:
+    code = "import sys, app.knowledge.readers; print({'trafilatura', 'pypdf', 'docx', 'lxml'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
