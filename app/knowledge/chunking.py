@@ -12,6 +12,7 @@ from app.knowledge.readers.blocks import Block, BlockKind
 #: Returns the number of tokens of a text.
 CountTokens = Callable[[str], int]
 
+_MAX_COUNTED_CHARACTERS = 20_000
 _SENTENCE_END = re.compile(r"(?:[.!?…][\"'”’)\]]*\s+|[。！？]\s*|\n+)(?=\S)")
 _ROW_START = re.compile(r"\n(?=\S)")  # indented lines belong to the item above
 _LINE_START = re.compile(r"\n(?=.)")
@@ -73,6 +74,7 @@ def cut(blocks: Sequence[Block], count: CountTokens, limits: ChunkLimits | None 
     lists, only above ``max_whole_tokens``), and at words or characters where there is nothing better.
     """
     limits = limits or ChunkLimits()
+    count = _bounded(count)
     text, starts = compose(blocks)
     chunks: list[Chunk] = []
     pending: Chunk | None = None  # the last chunk, while it may grow
@@ -98,6 +100,11 @@ def cut(blocks: Sequence[Block], count: CountTokens, limits: ChunkLimits | None 
     if pending:
         chunks.append(pending)
     return text, chunks
+
+
+def _bounded(count: CountTokens) -> CountTokens:
+    """Counts a very long text as one token per character: it is split in any case, and counting takes memory."""
+    return lambda text: count(text) if len(text) <= _MAX_COUNTED_CHARACTERS else len(text)
 
 
 def _table_head(block: Block) -> str:
