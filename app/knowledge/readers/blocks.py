@@ -53,7 +53,7 @@ class BlockBuilder:
 
     def heading(self, level: int, text: str) -> None:
         """Starts a section. ``level`` is 1 for the outermost. An empty heading ends the sections of its level."""
-        text = " ".join(text.split())
+        text = " ".join(_storable(text).split())
         if self._path and level <= self._path[-1][0]:
             self._keep_empty_heading()
         while self._path and self._path[-1][0] >= level:
@@ -64,7 +64,7 @@ class BlockBuilder:
 
     def add(self, kind: BlockKind, text: str, page: int | None = None) -> None:
         """Adds a block below the current headings; whitespace alone adds nothing."""
-        text = text.replace("\x00", "").strip("\n").rstrip()
+        text = _storable(text).strip("\n").rstrip()
         if not text.strip():
             return
         self.blocks.append(Block(kind, text, tuple(heading for _, heading in self._path), page))
@@ -72,7 +72,7 @@ class BlockBuilder:
 
     def finish(self, title: str) -> ReadDocument:
         self._keep_empty_heading()
-        return ReadDocument(" ".join(title.split()), self.blocks)
+        return ReadDocument(" ".join(_storable(title).split()), self.blocks)
 
     def _keep_empty_heading(self) -> None:
         """A heading with nothing below it becomes a paragraph, so that its words are found."""
@@ -80,6 +80,11 @@ class BlockBuilder:
             *above, (_, text) = self._path
             self.blocks.append(Block(BlockKind.PARAGRAPH, text, tuple(heading for _, heading in above)))
             self._heading_is_empty = False
+
+
+def _storable(text: str) -> str:
+    """The text without NUL and lone surrogates, which broken files contain and databases refuse."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
 def table_text(rows: list[list[str]]) -> str:

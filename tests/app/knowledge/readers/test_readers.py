@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import AppError, BrokenFile, TooLarge
 from app.knowledge.readers import read_document
-from app.knowledge.readers.blocks import Block, BlockKind, ReadingLimits
+from app.knowledge.readers.blocks import Block, BlockBuilder, BlockKind, ReadingLimits
 from tests.app.knowledge.readers import files
 
 
@@ -150,3 +150,11 @@ def test_the_server_imports_no_package_of_a_format() -> None:
     code = "import sys, app.knowledge.readers; print({'trafilatura', 'pypdf', 'docx', 'lxml'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_what_a_database_refuses_is_left_out() -> None:
+    builder = BlockBuilder()
+    builder.heading(1, "a\ud800\x00")
+    builder.add(BlockKind.PARAGRAPH, "b\x00\ud800")
+    document = builder.finish("c\ud800")
+    assert (document.title, document.blocks) == ("c?", [Block(BlockKind.PARAGRAPH, "b?", ("a?",))])
