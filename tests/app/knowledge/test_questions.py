@@ -7,12 +7,13 @@ it. Whoever changes the search looks at the half "tuning" only: "held-out" says 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from app.knowledge.questions import plain_text
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
@@ -27,23 +28,17 @@ def documents_of(row: dict[str, Any]) -> list[str]:
     return [named] if isinstance(named, str) else named
 
 
-def plain(text: str) -> str:
-    """``text`` without what only marks it up: links, code, emphasis, cells, line breaks."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return " ".join(re.sub(r"[`*|]", "", text).split()).casefold()
-
-
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
     named = {document for row in rows() for document in documents_of(row)}
-    return {document: plain((ROOT / document).read_text(encoding="utf-8")) for document in named}
+    return {document: plain_text((ROOT / document).read_text(encoding="utf-8")) for document in named}
 
 
 def test_every_answer_stands_in_its_document(texts: dict[str, str]) -> None:
     for row in rows():
         documents = documents_of(row)
         for answer in row["answers"]:
-            assert any(plain(answer) in texts[document] for document in documents), (
+            assert any(plain_text(answer) in texts[document] for document in documents), (
                 f'"{answer}" answers "{row["question"]}" and is no longer in {", ".join(documents)}: '
                 f"give the phrase that answers it now, in {QUESTIONS.relative_to(ROOT)}"
             )
@@ -52,7 +47,7 @@ def test_every_answer_stands_in_its_document(texts: dict[str, str]) -> None:
 def test_every_document_that_is_named_has_an_answer(texts: dict[str, str]) -> None:
     for row in rows():
         for document in documents_of(row):
-            assert any(plain(answer) in texts[document] for answer in row["answers"]), (
+            assert any(plain_text(answer) in texts[document] for answer in row["answers"]), (
                 f'{document} no longer answers "{row["question"]}": take it out of {QUESTIONS.relative_to(ROOT)}'
             )
 
@@ -62,12 +57,12 @@ def test_an_answer_is_a_phrase_that_a_passage_can_hold_by_chance_only() -> None:
     for row in rows():
         assert row["answers"]
         for answer in row["answers"]:
-            assert 10 <= len(plain(answer)) <= 120, answer
+            assert 10 <= len(plain_text(answer)) <= 120, answer
 
 
 def test_the_halves_are_even_and_no_question_is_asked_twice() -> None:
     english = [row for row in rows() if row.get("language", "en") == "en"]
     assert Counter(row["half"] for row in english) == {"tuning": 75, "held-out": 75}
     assert {row["half"] for row in rows()} == {"tuning", "held-out"}
-    asked = Counter(plain(row["question"]) for row in rows())
+    asked = Counter(plain_text(row["question"]) for row in rows())
     assert not [question for question, times in asked.items() if times > 1]
