@@ -1,0 +1,122 @@
+"""Citations in a reply: the numbers in square brackets that name its sources, and the form that admits no others.
+
+Numbers in code are no citations. Code is what CommonMark shows as code: spans in backticks, and fenced blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from app.domain.knowledge import Citation, Passage
+
+_FENCE = re.compile(r"( *)(`{3,})[^`]*")
+_BACKTICKS = re.compile(r"`+")
+_ESCAPED = re.compile(r"\\(.)")
+_CITATION = re.compile(r"\[([1-9][0-9]{0,2})\]")
+_MAX_FENCE_INDENT = 4
+"""Spaces before a fenced block that the form admits: as deep as in a list's item."""
+
+
+def citations_of(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
+    """Returns the citations in a reply, by number. A number that names no source is text."""
+    if not sources:
+        return ()
+    cited = cited_numbers(text)
+    return tuple(
+        Citation(
+            number=number,
+            document_id=source.document_id,
+            version=source.version,
+            start=source.start,
+            end=source.end,
+            title=source.title,
+            heading=source.heading,
+            text=source.text,
+        )
+        for number, source in enumerate(sources, start=1)
+        if number in cited
+    )
+
+
+def cited_numbers(text: str) -> set[int]:
+    """Returns the numbers that a text cites, whether there are such sources or not."""
+    cited: set[int] = set()
+    _replace(text, lambda number: cited.add(number))
+    return cited
+
+
+def with_footnotes(text: str, labels: dict[int, str]) -> str:
+    """Returns a reply with its citations as references to Markdown footnotes.
+
+    Args:
+        labels: the footnote's label by the citation's number. Other numbers stay as they are.
+    """
+    return _replace(text, lambda number: f"[^{labels[number]}]" if number in labels else None)
+
+
+def citation_pattern(count: int) -> str:
+    r"""Returns the regular expression of the texts that cite the sources 1 to ``count``, and cite nothing else.
+
+    Outside code, a digit (of any script) or ``^`` after an opening bracket must be part of a citation. So that code is
+    what Markdown shows as code, a span of code ends on its line, and a fenced block begins and ends on a line of its
+    own, whose indentation its lines share.
+    """
+    number = "|".join(map(str, range(1, count + 1)))
+    plain = r"[^\[`\\\n]"
+    escape = r"\\[^\[\n]"
+    after_bracket = rf"(?:(?:{number})\]|[ \t]*(?:[^\[`\\\n \t^\p{{Nd}}]|{escape}))"
+    brackets = r"(?:\\?\[)+"
+    words = rf"(?:{plain}|{escape}|{brackets}{after_bracket})"
+    # Brackets may be the last thing before a span of code, or on the line.
+    run = rf"(?:{words}+(?:{brackets}[ \t]*)?|{brackets}[ \t]*)"
+    code = r"`[^`\n]+`"
+    start = rf"(?:{run})?(?:{code}{run})*"
+    line = rf"{start}(?:{code})?\\?"
+    # The last line may be cut off in a span of code, which then is none: it holds no other numbers either.
+    last = rf"{start}(?:{code}|`(?:{run})?)?\\?"
+    fences = "|".join(_fenced_block(indent) for indent in range(_MAX_FENCE_INDENT + 1))
+    return rf"(?:(?:{fences}|{line})\n)*(?:{fences}|{last})"
+
+
+def _fenced_block(indent: int) -> str:
+    spaces = " " * indent
+    body = r"[ \t]*(?:[^`\n \t][^\n]*|`{1,2}(?:[^`\n][^\n]*)?)"
+    return rf"{spaces}```[^`\n]*\n(?:(?:{spaces}{body}|[ \t]*)\n)*{spaces}```[ \t]*"
+
+
+def _replace(text: str, replace: Callable[[int], str | None]) -> str:
+    """Replaces the citations of a text; None leaves one as it is."""
+    fence: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        bare = line.strip()
+        if fence is not None:
+            if bare and not bare.strip("`") and len(bare) >= len(fence):
+                fence = None
+        elif (opened := _FENCE.fullmatch(line)) is not None:
+            fence = opened[2]
+        else:
+            line = _replace_in_line(line, replace)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _replace_in_line(line: str, replace: Callable[[int], str | None]) -> str:
+    parts: list[str] = []
+    at = 0
+    while at < len(line):
+        if escaped := _ESCAPED.match(line, at):
+            parts.append(escaped[0])
+            at = escaped.end()
+        elif opened := _BACKTICKS.match(line, at):
+            closed = next((run for run in _BACKTICKS.finditer(line, opened.end()) if run[0] == opened[0]), opened)
+            parts.append(line[at : closed.end()])
+            at = closed.end()
+        elif cited := _CITATION.match(line, at):
+            parts.append(replace(int(cited[1])) or cited[0])
+            at = cited.end()
+        else:
+            parts.append(line[at])
+            at += 1
+    return "".join(parts)

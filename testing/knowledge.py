@@ -1,0 +1,44 @@
+"""A search of documents that answers as a test scripts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.domain.knowledge import Passage
+from app.errors import NotFound
+
+
+def passage(text: str, number: int = 1, *, title: str = "Returns", heading: str = "", score: float = 1.0) -> Passage:
+    """Makes a passage of a document of its own."""
+    return Passage(
+        document_id=f"document-{number}",
+        version=1,
+        title=title,
+        heading=heading,
+        text=text,
+        start=10 * number,
+        end=10 * number + len(text),
+        score=score,
+    )
+
+
+class ScriptedSearch:
+    """Finds the same passages for each query, in the collections that a user may use.
+
+    Args:
+        members: the users who may use each collection, by its id.
+    """
+
+    def __init__(self, *found: Passage, members: dict[str, set[str]]) -> None:
+        self.found: Sequence[Passage] = found
+        self.queries: list[str] = []
+        self._members = members
+
+    async def search(
+        self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
+    ) -> Sequence[Passage]:
+        for collection in collections or ():
+            if user_id not in self._members.get(collection, ()):
+                raise NotFound("There is no such collection.")
+        self.queries.append(query)
+        return list(self.found)[:limit]
