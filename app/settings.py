@@ -132,6 +132,24 @@ class AppSettings(BaseSettings):
     mcp_file: Path = Field(
         Path("mcp.json"), description="File that defines MCP servers, whose tools chats may call; see docs/tools.md."
     )
+    knowledge_passages: int = Field(
+        6, ge=1, le=50, description="Maximum passages of documents that a reply with sources is given."
+    )
+    knowledge_tokens: int = Field(
+        1500,
+        ge=100,
+        description="Maximum length of these passages in tokens; a quarter of the model's context at most. What does "
+        "not fit is dropped, the worst match first.",
+    )
+    knowledge_min_score: float = Field(
+        0.0, description="Passages with a lower score are not used. Scores depend on the way of searching."
+    )
+    knowledge_min_parameters: int = Field(
+        1_000_000_000,
+        ge=0,
+        description="Parameters of the smallest model that answers from sources. With a smaller one, a reply shows the "
+        "passages themselves.",
+    )
     egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Hosts, addresses or networks such as 10.0.0.0/8 that tool servers at an address may have although "

@@ -231,7 +231,7 @@ class ModelInfo:
     dtype: str
     device: str
     attention: str  #: the attention kernel in use
-    num_parameters: int
+    num_parameters: int  #: 0 if unknown, as of a remote server
     has_chat_template: bool
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     can_continue: bool = True  #: a partial reply can be continued

@@ -74,6 +74,9 @@ class ChatSettings(_WithParameters):
     adapter: str | None = Field(
         None, max_length=100, description="Name of the LoRA adapter that replies. Null: the model without one."
     )
+    collections: tuple[Annotated[str, Field(max_length=100)], ...] = Field(
+        (), max_length=100, description="Ids of the collections of documents that replies rest on. Empty: none."
+    )
     json_schema: str | None = Field(None, description="JSON schema that each reply is held to. Null: free text.")
 
     if TYPE_CHECKING:  # the parameters' fields are known at run time only

@@ -21,6 +21,7 @@ FORMAT = "deskmate.conversations"
 VERSION = 1
 MAX_TAG_CHARS = 50
 MAX_TOOL_USES, MAX_TOOL_ID_CHARS = 1000, 200
+MAX_SOURCES, MAX_SOURCE_ID_CHARS = 999, 100
 _MAX_INTEGER = 2**63 - 1  # the databases' largest integer
 
 
@@ -111,6 +112,19 @@ class ToolUseDocument(_Part):
     seconds: Measure | None = Field(None, description="How long it ran.")
 
 
+class SourceDocument(_Part):
+    """A passage of a document that a reply was given, and may cite by its place in the list: [1] is the first."""
+
+    document_id: str = Field(max_length=MAX_SOURCE_ID_CHARS)
+    version: Count
+    title: str
+    heading: str = Field("", description='The headings above it, outermost first, joined by " > ".')
+    text: str
+    start: Count = Field(description="Characters of the version's text before it.")
+    end: Count
+    score: float = Field(0.0, allow_inf_nan=False, description="How well it matched.")
+
+
 class MessageDocument(_Part):
     """A message. Messages without a parent begin the conversation; messages with the same parent are versions."""
 
@@ -128,6 +142,11 @@ class MessageDocument(_Part):
         max_length=MAX_TOOL_USES,
         description="For a reply: its calls of tools, in the order in which they were made.",
     )
+    sources: list[SourceDocument] = Field(
+        [],
+        max_length=MAX_SOURCES,
+        description="For a reply: the passages that it was given, in the order of their numbers.",
+    )
     created_at: Moment
     turn: TurnDocument | None = Field(None, description="For a reply: how it was generated.")
 
@@ -143,6 +162,10 @@ class MessageDocument(_Part):
         for index, use in enumerate(self.tool_uses):
             yield f"tool_uses[{index}].arguments", use.arguments
             yield f"tool_uses[{index}].result", use.result
+        for index, source in enumerate(self.sources):
+            yield f"sources[{index}].title", source.title
+            yield f"sources[{index}].heading", source.heading
+            yield f"sources[{index}].text", source.text
 
 
 class ConversationDocument(_Part):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse, rounds_of
 from app.domain.views import Role
 from engine import ChatMessage, ToolCall
@@ -22,17 +23,22 @@ class PathMessage:
     token_ids: tuple[int, ...] = ()  #: of a reply: the sampled tokens; empty if unknown
     reasoning: str = ""  #: of a reply: what the model thought before it
     tool_uses: tuple[ToolUse, ...] = ()  #: of a reply: its calls of tools
+    sources: tuple[Passage, ...] = ()  #: of a reply: the passages that it was given
 
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
     """A user's message and its reply."""
 
-    question: str
+    question: str  #: as the model was given it, with the reply's sources
     reply: PathMessage
 
 
-def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
+WithSources = Callable[[Sequence[Passage], str], str]
+"""Puts the sources of a reply into the message that it answers."""
+
+
+def past_turns(path: Iterable[PathMessage], with_sources: WithSources | None = None) -> list[PastTurn]:
     """The turns of a conversation that belong into a prompt, oldest first.
 
     A reply that was cut short counts with its text so far. An empty reply (the engine refused, or the
@@ -41,6 +47,7 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
 
     Args:
         path: the messages, from the root on.
+        with_sources: None leaves the sources of past replies out.
     """
     turns: list[PastTurn] = []
     question: str | None = None
@@ -48,7 +55,7 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
         if message.role is Role.USER:
             question = message.content
         elif question is not None and (message.content.strip() or message.tool_uses):
-            turns.append(PastTurn(question, message))
+            turns.append(PastTurn(with_sources(message.sources, question) if with_sources else question, message))
             question = None
     return turns
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.feedback import FeedbackView
+from app.domain.knowledge import Citation
 from app.domain.tool_use import ToolUse
 from app.domain.words import SnippetPart
 
@@ -75,6 +76,7 @@ class MessageView:
     reasoning: str = ""  #: what the model thought before it answered
     reasoning_seconds: float | None = None  #: how long it thought; None if it did not, or if that is unknown
     tool_uses: tuple[ToolUse, ...] = ()  #: the calls of tools in a reply
+    citations: tuple[Citation, ...] = ()  #: the sources that a reply cites, by number
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
+from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
 from app.turns.tool_offers import ToolOffers
 from engine import ChatEngine
@@ -53,7 +54,12 @@ class TemporaryChats:
     """
 
     def __init__(
-        self, settings: AppSettings, engine: ChatEngine, templates: Templates, tool_offers: ToolOffers
+        self,
+        settings: AppSettings,
+        engine: ChatEngine,
+        templates: Templates,
+        tool_offers: ToolOffers,
+        sources: Sources,
     ) -> None:
         #: Set by :meth:`Services.open` before the first chat: the admission itself counts the replies of these chats.
         self.admission: Admission = UnlimitedAdmission()
@@ -61,6 +67,7 @@ class TemporaryChats:
         self._engine = engine
         self._templates = templates
         self._tool_offers = tool_offers
+        self._sources = sources
         self._opening = asyncio.Lock()
         self._open: tuple[Database, Chats] | None = None
 
@@ -124,6 +131,7 @@ class TemporaryChats:
                 admission=self.admission,
                 storage=StorageQuota(StorageUsageRecords(database), limits),
                 tool_offers=self._tool_offers,
+                sources=self._sources,
                 is_alone=True,
             ),
             deletions=Deletions(database),

@@ -41,13 +41,14 @@ from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
-from app.templates.files import read_templates
+from app.templates.files import read_sources_prompt, read_templates
 from app.tools.chat_tools import ChatTools
 from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
 from app.tools.servers import ToolServers
 from app.transfer.service import Transfers
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
+from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
@@ -70,6 +71,7 @@ class Services:
     transfers: Transfers
     templates: Templates
     tools: ChatTools
+    sources: Sources
     audit: Audit
     models: Models
     adapters: Adapters
@@ -122,7 +124,8 @@ class Services:
             templates = Templates(files, TemplateVersions(database))
             tools = ChatTools(servers)
             tool_offers = ToolOffers(tools, templates, engine, accounts=settings.accounts)
-            temporary = TemporaryChats(settings, engine, templates, tool_offers)
+            sources = Sources(None, engine, settings, read_sources_prompt())
+            temporary = TemporaryChats(settings, engine, templates, tool_offers, sources)
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)
 
@@ -145,6 +148,7 @@ class Services:
                 admission,
                 storage,
                 tool_offers,
+                sources,
                 is_alone=is_alone,
             )
             if not is_alone:
@@ -181,6 +185,7 @@ class Services:
                 ),
                 templates=templates,
                 tools=tools,
+                sources=sources,
                 audit=(audit := Audit(database)),
                 models=(models := Models(settings, engine, audit)),
                 adapters=Adapters(models, audit),

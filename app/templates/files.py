@@ -1,4 +1,6 @@
-"""Reads template files: ``prompts/*.md`` and ``prompts/canned/*.md``, with YAML front matter."""
+"""Reads template files: ``prompts/*.md`` and ``prompts/canned/*.md``, with YAML front matter.
+
+``prompts/knowledge/sources.md`` is the text around sources, without front matter."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from app.domain.sources import SourcesPrompt
 from app.domain.templates import Template, TemplateKind
 from app.errors import InvalidInput, StartupError
 
@@ -29,6 +32,19 @@ def read_templates(folder: Path = PROMPTS) -> Files:
         kind: {file.stem: _read(file, kind) for file in sorted((folder / within).glob("*.md"))}
         for kind, within in _FOLDERS.items()
     }
+
+
+def read_sources_prompt(folder: Path = PROMPTS) -> SourcesPrompt:
+    """The text around sources in a prompt.
+
+    Raises:
+        StartupError: the file is missing, or is not such a text.
+    """
+    file = folder / "knowledge" / "sources.md"
+    try:
+        return SourcesPrompt(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refused(file, str(error)) from error
 
 
 def _read(file: Path, kind: TemplateKind) -> Template:

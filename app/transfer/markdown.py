@@ -1,7 +1,8 @@
 """Renders a conversation's shown branch as Markdown.
 
 Each message is a block quote. An unfinished code fence, a heading or HTML in it ends with the
-quote, and without the quote marks the text is verbatim.
+quote, and without the quote marks the text is verbatim, but for citations: they become footnotes,
+which stand at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from app.domain.conversation_document import ConversationDocument, MessageDocument, ToolUseDocument
+from app.domain.citations import cited_numbers, with_footnotes
+from app.domain.conversation_document import ConversationDocument, MessageDocument, SourceDocument, ToolUseDocument
 from app.domain.views import Role
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -39,12 +41,30 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
         yield f"- System prompt: {_literal(settings.system_prompt_name)}"
     elif settings.system_prompt.strip():
         yield from _section("System prompt", settings.system_prompt)
+    footnotes: list[SourceDocument] = []
     for message in _shown(conversation):
-        yield from _section(_heading(message), message.content, message.reasoning, message.tool_uses)
+        content = _with_footnotes(message, footnotes)
+        yield from _section(_heading(message), content, message.reasoning, message.tool_uses)
         if message.status in _ENDINGS:
             error = message.turn.error if message.turn is not None else None
             yield ""
             yield f"*{_ENDINGS[message.status]}*{f' {_literal(error)}' if error else ''}"
+    for label, source in enumerate(footnotes, start=1):
+        place = f"{source.title} > {source.heading}" if source.heading else source.title
+        yield ""
+        yield f"[^{label}]: {_literal(place)}, version {source.version}: {_literal(source.text)}"
+
+
+def _with_footnotes(message: MessageDocument, footnotes: list[SourceDocument]) -> str:
+    """Returns a message with its citations as footnotes, which are added to the list."""
+    if not message.sources:
+        return message.content
+    labels: dict[int, str] = {}
+    for number in sorted(cited_numbers(message.content)):
+        if number <= len(message.sources):
+            footnotes.append(message.sources[number - 1])
+            labels[number] = str(len(footnotes))
+    return with_footnotes(message.content, labels)
 
 
 def _shown(conversation: ConversationDocument) -> list[MessageDocument]:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from app.domain.citations import citations_of
+from app.domain.knowledge import Citation, Passage
 from app.domain.tool_use import ToolUse
 from app.domain.views import Reasoning
 from app.errors import NotFound
-from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse
+from app.turns.events import (
+    TurnCitations,
+    TurnEnd,
+    TurnEvent,
+    TurnNotice,
+    TurnProgress,
+    TurnReasoning,
+    TurnText,
+    TurnToolUse,
+)
 from app.turns.readers import ChangeCallback
 
 
@@ -54,7 +65,10 @@ class ReplyBuffer:
     abandoned reader costs nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Sequence[Passage] = ()) -> None:
+        """``sources``: the passages that the reply was given, which it may cite."""
+        self._sources = sources
+        self._citations: tuple[Citation, ...] = ()
         self._text = GrowingText()
         self._reasoning = GrowingText()
         self._thinking_since: float | None = None  # time.monotonic; None while the model does not think
@@ -100,6 +114,11 @@ class ReplyBuffer:
         return self._tool_uses
 
     @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the text cites so far."""
+        return self._citations
+
+    @property
     def progress(self) -> TurnProgress | None:
         """Prompt progress; None once the reply begins."""
         return self._progress
@@ -114,8 +133,15 @@ class ReplyBuffer:
         if text:
             self.end_thinking(sampled_at)
             self._text.append(text, sampled_at)
+            if self._sources and ("]" in text or "`" in text):  # the end of a citation, or of code
+                self._cite()
             self._progress = None
             self._notify_readers()
+
+    def _cite(self) -> None:
+        citations = citations_of(self.text, self._sources)
+        if citations != self._citations:
+            self._citations = citations
 
     def append_reasoning(self, text: str, sampled_at: float | None = None) -> None:
         """As :meth:`append`, for the thinking. Its clock runs from here to the text that follows."""
@@ -201,6 +227,7 @@ class BufferReader:
         self._reasoning_offset = reasoning_offset
         self._knows_thinking_ended = False
         self._tool_uses: tuple[ToolUse, ...] = ()
+        self._citations: tuple[Citation, ...] = ()
         self._progress: TurnProgress | None = None
         self._notice = buffer._notice
         self._came_at = len(buffer)
@@ -222,6 +249,9 @@ class BufferReader:
             sampled_at = buffer._text.sampled_at(self._offset) if self._offset >= self._came_at else None
             self._offset += len(text)
             events.append(TurnText(text, self._offset, sampled_at))
+        if buffer.citations is not self._citations:
+            self._citations = buffer.citations
+            events.append(TurnCitations(self._citations))
         if buffer.tool_uses is not self._tool_uses:
             events += changed_tool_uses(self._tool_uses, buffer.tool_uses)
             self._tool_uses = buffer.tool_uses

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.domain.knowledge import Citation
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, ReplyStats
 
@@ -42,6 +43,13 @@ class TurnToolUse:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCitations:
+    """The sources that the reply cites so far, by number. Comes after the text that cites them."""
+
+    citations: tuple[Citation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnProgress:
     """Prompt progress: how much of the prompt the engine has processed, in tokens."""
 
@@ -69,7 +77,7 @@ class TurnEnd:
     reasoning_seconds: float | None = None  #: how long the model thought; None if it did not
 
 
-TurnEvent = TurnText | TurnReasoning | TurnToolUse | TurnProgress | TurnNotice | TurnEnd
+TurnEvent = TurnText | TurnReasoning | TurnToolUse | TurnCitations | TurnProgress | TurnNotice | TurnEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

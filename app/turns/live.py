@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
 from app.domain.text import clean_text
 from app.domain.tool_use import ToolUse, ToolUseStatus, fail_running
@@ -24,7 +26,7 @@ from app.turns.events import TurnEnd, TurnProgress, TurnSnapshot
 from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of, stats_from
 from app.turns.stored_replies import end_of
 from app.turns.tool_rounds import Breaks, ToolRounds
-from engine import ChatEngine, Delta, EngineError, FinishReason, PreparedPrompt, ToolCallDelta
+from engine import Delta, Deltas, EngineError, FinishReason, PreparedPrompt, ToolCallDelta
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,14 @@ class TurnRef:
     has_system_prompt: bool = False  #: a system prompt is never left out
 
 
+class ReplyStreams(Protocol):
+    """What writes a reply: an engine, or a text in its place."""
+
+    def stream(self, prepared: PreparedPrompt) -> Deltas: ...
+
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]: ...
+
+
 class LiveTurn:
     """Streams a reply from the engine into a buffer, checkpoints it to the database on a clock, and saves its end."""
 
@@ -61,7 +71,7 @@ class LiveTurn:
         ref: TurnRef,
         user_id: str,
         *,
-        engine: ChatEngine,
+        engine: ReplyStreams,
         prepared: PreparedPrompt,
         records: TurnRecords,
         notifications: Notifications,
@@ -70,19 +80,22 @@ class LiveTurn:
         partial_reply: PartialReply | None = None,
         tool_uses: tuple[ToolUse, ...] = (),
         tools: ToolRounds | None = None,
+        sources: tuple[Passage, ...] = (),
     ) -> None:
         """``partial_reply`` is the text so far of a reply that is resumed.
 
         Args:
             tool_uses: its calls of tools so far. Those that are allowed run first.
             tools: what the reply needs to call tools; None if it is offered none.
+            sources: the passages that the reply was given, which it may cite.
             checkpoint_seconds: see :class:`Checkpoints`.
             lease_seconds: likewise.
         """
         self.ref = ref
         self.user_id = user_id
         self.prepared = prepared
-        self.buffer = ReplyBuffer()
+        self.sources = sources
+        self.buffer = ReplyBuffer(sources)
         self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
             self.buffer.restore(partial_reply.text, partial_reply.reasoning, tool_uses)
@@ -207,7 +220,11 @@ class LiveTurn:
         """The reply as the model is to be shown it."""
         reasoning = self.buffer.reasoning
         return PathMessage(
-            Role.ASSISTANT, self.buffer.text, (), reasoning.text if reasoning else "", self.buffer.tool_uses
+            Role.ASSISTANT,
+            self.buffer.text,
+            (),
+            reasoning.text if reasoning else "",
+            self.buffer.tool_uses,
         )
 
     def _replace_tool_use(self, changed: ToolUse) -> None:

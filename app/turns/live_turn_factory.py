@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.citations import citation_pattern
 from app.domain.ids import new_id
+from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
@@ -22,13 +24,23 @@ from app.templates.catalog import Templates
 from app.tools.chat_tools import OfferedTools
 from app.tools.results import MAX_RESULT_CHARS
 from app.turns.admission import caller_of
-from app.turns.live import LiveTurn, TurnRef
+from app.turns.live import LiveTurn, ReplyStreams, TurnRef
 from app.turns.prompter import Prompter
 from app.turns.recent_contexts import RecentContexts
+from app.turns.sources import Sources
 from app.turns.tool_offers import ToolOffers
 from app.turns.tool_rounds import ToolRounds
 from app.turns.turn_requests import TurnRequest
-from engine import ChatEngine, ChatOptions, PreparedPrompt, ToolChoiceMode
+from app.turns.written_replies import NOTHING_FOUND, WrittenReply, show_passages
+from engine import (
+    ChatEngine,
+    ChatOptions,
+    PreparedPrompt,
+    SamplingParams,
+    StructuredOutput,
+    StructureKind,
+    ToolChoiceMode,
+)
 
 RESULTS_TOO_LONG = (
     "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "
@@ -42,6 +54,7 @@ class LiveTurnFactory:
     Args:
         recent: the prompts of recent replies, which the next prompts of their conversations continue.
         tool_offers: the tools that chats are offered; None offers none.
+        sources: finds the sources of replies.
     """
 
     def __init__(
@@ -53,6 +66,7 @@ class LiveTurnFactory:
         notifications: Notifications,
         recent: RecentContexts,
         tool_offers: ToolOffers | None,
+        sources: Sources,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -61,7 +75,8 @@ class LiveTurnFactory:
         self._notifications = notifications
         self._recent = recent
         self._tool_offers = tool_offers
-        self._prompter = Prompter(engine, settings.context_policy)
+        self._sources = sources
+        self._prompter = Prompter(engine, settings.context_policy, sources.prompt.with_sources)
 
     async def make(
         self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
@@ -82,14 +97,22 @@ class LiveTurnFactory:
         params = used.sampling_params()
         partial_reply = turn_request.partial_reply
         conversation_id = turn_request.conversation_id
-        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        sources = (
+            partial_reply.sources
+            if partial_reply
+            else await self._sources.find(user_id, used.collections, turn_request.text)
+        )
+        streams = self._streams(used, sources, is_new=partial_reply is None)
+        is_by_model = streams is self._engine
+        offers = self._tool_offers if is_by_model else None
+        offered = await offers.of(used) if offers is not None else OfferedTools()
         options = replace(used.chat_options(), tools=offered.tools)
         prepare = partial(
             self._prompter.prepare,
             await self._system_prompt(used),
             context,
-            turn_request.text,
-            params,
+            self._sources.prompt.with_sources(sources, turn_request.text) if is_by_model else turn_request.text,
+            self._citing(params, sources, offered) if is_by_model else params,
             caller=caller_of(user_id, accounts=self._settings.accounts),
             shares_system_prompt=used.has_shared_system_prompt,
         )
@@ -113,7 +136,7 @@ class LiveTurnFactory:
         live = LiveTurn(
             ref,
             user_id,
-            engine=self._engine,
+            engine=streams,
             prepared=prepared,
             records=self._records,
             notifications=self._notifications,
@@ -122,6 +145,7 @@ class LiveTurnFactory:
             partial_reply=partial_reply,
             tool_uses=turn_request.tool_uses,
             tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
+            sources=sources,
         )
         new = NewTurn(
             turn_id=ref.turn_id,
@@ -136,6 +160,7 @@ class LiveTurnFactory:
             tool_uses=turn_request.tool_uses,
             decides=turn_request.decision is not None,
             newly_allowed=turn_request.newly_allowed,
+            sources=sources,
             settings=used,
             save_settings=settings is not None,
             model=ref.model or "",
@@ -143,6 +168,26 @@ class LiveTurnFactory:
             context_length=prepared.max_model_len,
         )
         return live, new
+
+    def _streams(self, settings: ChatSettings, sources: tuple[Passage, ...], *, is_new: bool) -> ReplyStreams:
+        """Returns what writes the reply: the model, unless it could only guess."""
+        if not settings.collections or not is_new:
+            return self._engine
+        if not sources:
+            return WrittenReply(NOTHING_FOUND)
+        return WrittenReply(show_passages(sources)) if self._sources.is_model_too_small else self._engine
+
+    def _citing(self, params: SamplingParams, sources: tuple[Passage, ...], offered: OfferedTools) -> SamplingParams:
+        """Returns the parameters with the form that admits no citations but those of the sources.
+
+        A reply that is held to another form, or that may call tools, is not held to this one: calls are no text, and
+        hold numbers in brackets. Neither is one of a remote model: not every server takes a form. There, a number that
+        names no source is no citation.
+        """
+        is_remote = not self._engine.info.num_parameters
+        if not sources or params.structured is not None or offered.tools or is_remote:
+            return params
+        return replace(params, structured=StructuredOutput(StructureKind.REGEX, citation_pattern(len(sources))))
 
     def _tool_rounds(
         self,
@@ -182,7 +227,11 @@ class LiveTurnFactory:
 
 
 def reply_message(
-    text: str, token_ids: tuple[int, ...], reasoning: Reasoning | None, tool_uses: tuple[ToolUse, ...] = ()
+    text: str,
+    token_ids: tuple[int, ...],
+    reasoning: Reasoning | None,
+    tool_uses: tuple[ToolUse, ...] = (),
+    sources: tuple[Passage, ...] = (),
 ) -> PathMessage:
     """Returns a reply as part of a conversation."""
-    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "", tool_uses)
+    return PathMessage(Role.ASSISTANT, text, token_ids, reasoning.text if reasoning else "", tool_uses, sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.prompting import PathMessage, chat_messages, past_turns
+from app.domain.prompting import PathMessage, WithSources, chat_messages, past_turns
 from app.errors import AppError, InvalidInput
 from app.settings import ContextPolicy
 from app.store.chat.turn_contexts import TurnContext
@@ -22,11 +22,18 @@ from engine import (
 
 
 class Prompter:
-    """Prepares prompts for one engine under one context policy."""
+    """Prepares prompts for one engine under one context policy.
 
-    def __init__(self, engine: ChatEngine, policy: ContextPolicy) -> None:
+    Args:
+        with_sources: puts the sources of past replies into the messages that these answer. They stay in the history:
+            later prompts continue the earlier ones, which the prefix cache holds, and a reply's numbers keep their
+            meaning for the model. With its turn, they are left out where the context has no more room.
+    """
+
+    def __init__(self, engine: ChatEngine, policy: ContextPolicy, with_sources: WithSources) -> None:
         self._engine = engine
         self._policy = policy
+        self._with_sources = with_sources
 
     async def prepare(
         self,
@@ -59,7 +66,7 @@ class Prompter:
             raise InvalidInput(
                 f"The adapter {options.adapter} of this chat isn't loaded. Choose another, or none, in the settings."
             )
-        turns = past_turns(context.path)
+        turns = past_turns(context.path, self._with_sources)
         with_calls = self._engine.info.can_call_tools
         messages = chat_messages(system_prompt, turns, text, partial_reply, with_calls=with_calls)
         if caller is not None and shares_system_prompt and messages[0]["role"] == "system":

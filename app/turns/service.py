@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.chat_settings import ChatSettings
@@ -17,6 +17,7 @@ from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
 from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
+from app.templates.files import read_sources_prompt
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.idempotency import IdempotentStarts
@@ -24,6 +25,7 @@ from app.turns.live import LiveTurn, TurnRef
 from app.turns.live_turn_factory import LiveTurnFactory, reply_message
 from app.turns.readers import ChangeCallback, PrefetchingReader, TurnReader
 from app.turns.recent_contexts import RecentContexts
+from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
 from app.turns.stored_replies import StoredTurns
 from app.turns.titles import Titles
@@ -53,6 +55,7 @@ class Turns:
         admission: Admission | None = None,
         storage: StorageQuota | None = None,
         tool_offers: ToolOffers | None = None,
+        sources: Sources | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -62,6 +65,7 @@ class Turns:
             admission: limits on replies; None is no limit.
             storage: limits on storage; None is no limit.
             tool_offers: the tools that chats are offered; None offers none.
+            sources: finds the sources of replies; None: there are no documents.
             is_alone: this process is the database's single writer.
         """
         self._admission = admission or UnlimitedAdmission()
@@ -74,7 +78,16 @@ class Turns:
         self._stored = StoredTurns(records, notifications, poll_seconds)
         self._recent = RecentContexts(is_alone=is_alone)
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
-        self._factory = LiveTurnFactory(settings, engine, records, templates, notifications, self._recent, tool_offers)
+        self._factory = LiveTurnFactory(
+            settings,
+            engine,
+            records,
+            templates,
+            notifications,
+            self._recent,
+            tool_offers,
+            sources or Sources(None, engine, settings, read_sources_prompt()),
+        )
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # running replies by user id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,6 +102,7 @@ class Turns:
         parent_id: str | None = None,
         tip_id: str | None = None,
         settings: ChatSettings | None = None,
+        collections: Sequence[str] | None = None,
         request_id: str | None = None,
     ) -> TurnRef:
         """Saves a message and starts its reply. On return the message is in the database.
@@ -101,13 +115,16 @@ class Turns:
             parent_id: the reply that the message follows; None means the last message of the conversation.
             tip_id: what the user sees as the last message; Conflict if it no longer is.
             settings: saved on the conversation; None uses the conversation's own.
+            collections: ids of the collections of documents that the conversation's replies rest on from now on; None
+                leaves them as they are in the settings.
             request_id: idempotency key. A repeated request starts nothing and returns the turn of the first one,
                 whatever its other arguments.
 
         Raises:
             InvalidInput: an empty or overlong message, or a setting out of range (named).
             ContextTooLong: the model cannot read that much.
-            NotFound: the conversation or the parent is missing or another user's.
+            NotFound: the conversation or the parent is missing or another user's, or a collection is, or the user may
+                not use it.
             Conflict: a reply is running in this conversation, or the conversation has moved on elsewhere.
             Overloaded: the engine's queue is full.
             EngineUnavailable: the engine or the server is stopping.
@@ -122,6 +139,7 @@ class Turns:
             lambda: self._turn_requests.new(
                 user_id, text, conversation_id, parent_id, tip_id, uses_settings=settings is None
             ),
+            collections,
             # With a tip, a repeated request conflicts anyway: its first one moved the conversation on.
             look_first=conversation_id is None or tip_id is None,
         )
@@ -133,6 +151,7 @@ class Turns:
         *,
         text: str,
         settings: ChatSettings | None = None,
+        collections: Sequence[str] | None = None,
         request_id: str | None = None,
     ) -> TurnRef:
         """Saves ``text`` as a sibling of the message, which keeps all that followed it, and starts its reply.
@@ -148,11 +167,17 @@ class Turns:
         """
 
         return await self._start(
-            user_id, request_id, settings, lambda: self._turn_requests.edit(user_id, message_id, text)
+            user_id, request_id, settings, lambda: self._turn_requests.edit(user_id, message_id, text), collections
         )
 
     async def regenerate(
-        self, user_id: str, message_id: str, *, settings: ChatSettings | None = None, request_id: str | None = None
+        self,
+        user_id: str,
+        message_id: str,
+        *,
+        settings: ChatSettings | None = None,
+        collections: Sequence[str] | None = None,
+        request_id: str | None = None,
     ) -> TurnRef:
         """Starts another reply to the same message, a sibling of the existing ones. Otherwise as :meth:`start`.
 
@@ -164,7 +189,7 @@ class Turns:
         """
 
         return await self._start(
-            user_id, request_id, settings, lambda: self._turn_requests.regenerate(user_id, message_id)
+            user_id, request_id, settings, lambda: self._turn_requests.regenerate(user_id, message_id), collections
         )
 
     async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
@@ -294,6 +319,7 @@ class Turns:
         request_id: str | None,
         settings: ChatSettings | None,
         resolve_request: Callable[[], Awaitable[TurnRequest]],
+        collections: Sequence[str] | None = None,
         *,
         look_first: bool = True,
     ) -> TurnRef:
@@ -304,13 +330,21 @@ class Turns:
             if self._storage is not None:
                 await self._storage.check(user_id, turn_request.conversation_id)
             async with self._admission.admit(user_id):
-                return await self._begin(user_id, turn_id, settings, turn_request)
+                return await self._begin(user_id, turn_id, settings, turn_request, collections)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
 
     async def _begin(
-        self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
+        self,
+        user_id: str,
+        turn_id: str,
+        settings: ChatSettings | None,
+        turn_request: TurnRequest,
+        collections: Sequence[str] | None,
     ) -> TurnRef:
+        if collections is not None:
+            settings = settings or turn_request.context.settings
+            settings = settings.model_copy(update={"collections": tuple(collections)})
         live, new = await self._factory.make(user_id, turn_id, settings, turn_request)
         ref = live.ref
         if ref.turn_id in self._live:
@@ -345,7 +379,7 @@ class Turns:
         if live.saved is None:
             return
         context, saved = turn_request.context, live.saved
-        reply = reply_message(saved.text, saved.token_ids, saved.reasoning, saved.tool_uses)
+        reply = reply_message(saved.text, saved.token_ids, saved.reasoning, saved.tool_uses, live.sources)
         after = TurnContext(
             parent_id=live.ref.message_id,
             path=(*context.path, PathMessage(Role.USER, turn_request.text), reply),

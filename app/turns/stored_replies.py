@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
+from app.domain.citations import citations_of
+from app.domain.knowledge import Citation
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus
 from app.errors import EngineUnavailable, NotFound
 from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import changed_tool_uses
-from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnSnapshot, TurnText
+from app.turns.events import TurnCitations, TurnEnd, TurnEvent, TurnReasoning, TurnSnapshot, TurnText
 
 STOP_SECONDS = 10.0  # for another process to stop its reply
 
@@ -44,6 +46,7 @@ class StoredTurns:
         """
         told_end = False  # of the thinking
         tool_uses: tuple[ToolUse, ...] = ()
+        citations: tuple[Citation, ...] = ()
         with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
             while True:
                 record = await self._records.get(user_id, turn_id)
@@ -56,6 +59,9 @@ class StoredTurns:
                 if len(record.text) > offset:
                     yield TurnText(record.text[offset:], len(record.text))
                     offset = len(record.text)
+                if (cited := citations_of(record.text, record.sources)) != citations:
+                    citations = cited
+                    yield TurnCitations(cited)
                 for event in changed_tool_uses(tool_uses, record.tool_uses):
                     yield event
                 tool_uses = record.tool_uses

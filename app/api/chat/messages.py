@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
+from app.api.chat.turns import Collections
 from app.api.deps import ServicesDep, UserId
 from app.api.request_model import RequestModel
 from app.domain.chat_settings import ChatSettings
@@ -32,6 +33,7 @@ class Continuation(RequestModel):
 class AnotherReply(Continuation):
     """Options of another reply."""
 
+    collections: Collections = None
     request_id: str | None = Field(
         None, min_length=1, max_length=100, description="Idempotency key, see POST /api/turns."
     )
@@ -62,7 +64,12 @@ class ConversationRef:
 async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Edits a message: adds the new text as a sibling, and replies to it. The old message and its replies stay."""
     return await (await services.chats_with(message_id)).turns.edit(
-        user_id, message_id, text=edited.text, settings=edited.settings, request_id=edited.request_id
+        user_id,
+        message_id,
+        text=edited.text,
+        settings=edited.settings,
+        collections=edited.collections,
+        request_id=edited.request_id,
     )
 
 
@@ -70,7 +77,11 @@ async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, 
 async def regenerate_reply(message_id: str, options: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Generates another reply next to this one, or to this message. Existing replies stay."""
     return await (await services.chats_with(message_id)).turns.regenerate(
-        user_id, message_id, settings=options.settings, request_id=options.request_id
+        user_id,
+        message_id,
+        settings=options.settings,
+        collections=options.collections,
+        request_id=options.request_id,
     )
 
 

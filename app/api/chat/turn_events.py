@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from app.api.request_middleware import HttpMetrics
 from app.api.sse import sse_event
 from app.errors import InvalidInput, NotFound, StorageUnavailable
-from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse
+from app.turns.events import (
+    TurnCitations,
+    TurnEnd,
+    TurnEvent,
+    TurnNotice,
+    TurnProgress,
+    TurnReasoning,
+    TurnText,
+    TurnToolUse,
+)
 from app.turns.readers import ChangeCallback, TurnReader
 from app.turns.service import Turns
 
@@ -261,6 +270,8 @@ def _name_and_data(event: TurnEvent) -> tuple[str, dict[str, Any]]:
             return "reasoning", {"text": event.text, "offset": event.offset, "seconds": seconds, "ended": event.ended}
         case TurnToolUse():
             return "tool_use", _fields(event)
+        case TurnCitations():
+            return "citations", _fields(event)
         case TurnProgress():
             return "progress", _fields(event)
         case TurnNotice():
@@ -269,6 +280,6 @@ def _name_and_data(event: TurnEvent) -> tuple[str, dict[str, Any]]:
             return "end", _fields(event)
 
 
-def _fields(event: TurnToolUse | TurnProgress | TurnNotice | TurnEnd) -> dict[str, Any]:
+def _fields(event: TurnToolUse | TurnCitations | TurnProgress | TurnNotice | TurnEnd) -> dict[str, Any]:
     """Returns the fields as a shallow dict: orjson encodes nested dataclasses itself."""
     return {field.name: getattr(event, field.name) for field in fields(event)}

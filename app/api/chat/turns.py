@@ -23,6 +23,14 @@ router = APIRouter(prefix="/api", tags=["turns"])
 StreamId = Annotated[str, Field(min_length=1, max_length=100)]
 LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; overrides the offset.")]
 
+Collections = Annotated[
+    list[Annotated[str, Field(max_length=100)]] | None,
+    Field(
+        max_length=100,
+        description="Ids of the collections of documents that this conversation's replies rest on from now on; empty: "
+        "none. Default: those of its settings.",
+    ),
+]
 
 START = Position(0)
 
@@ -46,6 +54,7 @@ class StartTurn(RequestModel):
         "response was lost, gets the first response instead of sending the message twice.",
     )
     settings: ChatSettings | None = Field(None, description="Saved on the conversation; default: its current ones.")
+    collections: Collections = None
     temporary: bool = Field(
         False, description="Start a conversation that is only kept in memory, and ends with the server at the latest."
     )
@@ -91,6 +100,7 @@ async def begin_turn(services: Services, user_id: str, turn: StartTurn) -> tuple
         parent_id=turn.parent_id,
         tip_id=turn.tip_id,
         settings=turn.settings,
+        collections=turn.collections,
         request_id=turn.request_id,
     )
     return chats.turns, ref

@@ -13,6 +13,7 @@ from typing import Any
 
 from app.domain.conversation_document import ConversationDocument, TurnDocument
 from app.domain.document_tree import positions
+from app.domain.sources import from_json as sources_from_json
 from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES
 from app.domain.tool_use import from_json
 from app.errors import StorageUnavailable
@@ -157,6 +158,7 @@ def _rows(user_id: str, conversation: ConversationDocument) -> Iterator[Row]:
                 "reasoning": message.reasoning,
                 "reasoning_seconds": message.reasoning_seconds,
                 "tool_uses": from_json([use.model_dump() for use in message.tool_uses]),
+                "sources": sources_from_json(source.model_dump() for source in message.sources),
                 "position": position,
                 "created_at": message.created_at,
             },

@@ -13,7 +13,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.conversation_document import ConversationDocument, MessageDocument, ToolUseDocument, TurnDocument
+from app.domain.conversation_document import (
+    ConversationDocument,
+    MessageDocument,
+    SourceDocument,
+    ToolUseDocument,
+    TurnDocument,
+)
 from app.domain.document_tree import latest_tip
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
@@ -172,6 +178,7 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
         reasoning=message.reasoning or None,
         reasoning_seconds=message.reasoning_seconds,
         tool_uses=[ToolUseDocument.model_construct(**asdict(use)) for use in end_open(message.tool_uses or ())],
+        sources=[SourceDocument.model_construct(**asdict(source)) for source in message.sources or ()],
         created_at=message.created_at,
         turn=_turn_document(turn) if turn is not None else None,
     )

@@ -10,6 +10,7 @@ from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, insert, li
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
+from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse
 from app.store.db.models import Message, Turn, table_of
 from app.store.db.prepared_statements import Prepared
@@ -42,6 +43,7 @@ class PromptRow(NamedTuple):
     context_length: int | None
     reasoning: str | None
     tool_uses: tuple[ToolUse, ...] | None
+    sources: tuple[Passage, ...] | None
 
 
 def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
@@ -63,6 +65,7 @@ def _prompt_path() -> Prepared:
             _TURN.c.context_length,
             _MESSAGE.c.reasoning,
             _MESSAGE.c.tool_uses,
+            _MESSAGE.c.sources,
         )
         .join(path, _MESSAGE.c.id == path.c.id)
         .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)

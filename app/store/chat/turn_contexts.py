@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, exists, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
 from app.domain.tool_use import ToolUse, ToolUseStatus
 from app.domain.views import MessageStatus, Reasoning, Role
@@ -60,6 +61,7 @@ class PartialReply:
     num_tokens: int
     reasoning: Reasoning | None = None  #: its thinking so far
     tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools so far
+    sources: tuple[Passage, ...] = ()  #: the passages that it was given
 
 
 class TurnContexts:
@@ -132,6 +134,7 @@ class TurnContexts:
                 num_tokens=turn.completion_tokens or 0,
                 reasoning=Reasoning(message.reasoning, message.reasoning_seconds or 0.0) if message.reasoning else None,
                 tool_uses=message.tool_uses or (),
+                sources=message.sources or (),
             )
 
         return await self._database.read(work)
@@ -174,7 +177,14 @@ def _context(
     return TurnContext(
         parent_id=last,
         path=tuple(
-            PathMessage(Role(row.role), row.content, row.token_ids or (), row.reasoning or "", row.tool_uses or ())
+            PathMessage(
+                Role(row.role),
+                row.content,
+                row.token_ids or (),
+                row.reasoning or "",
+                row.tool_uses or (),
+                row.sources or (),
+            )
             for row in rows
         ),
         settings=ChatSettings.model_validate(settings),

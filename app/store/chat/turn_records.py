@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats, Role
 from app.errors import Conflict, NotFound
@@ -43,6 +44,7 @@ class NewTurn:
     tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools, with the user's decision
     decides: bool = False  #: the user has decided about them
     newly_allowed: tuple[str, ...] = ()  #: tools that are allowed for the whole conversation from now on
+    sources: tuple[Passage, ...] = ()  #: the passages that the reply is given; one that is resumed keeps its own
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -69,6 +71,7 @@ class TurnRecord:
     reasoning: str = ""
     reasoning_seconds: float | None = None
     tool_uses: tuple[ToolUse, ...] = ()
+    sources: tuple[Passage, ...] = ()
 
 
 # Statements of every message sent.
@@ -89,7 +92,7 @@ _NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
 _NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
 _TURN_EXISTS = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
 _MESSAGE = table_of(Message)
-_NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content position created_at")
+_NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content sources position created_at")
 _PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
 _NOT_UNIQUE = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 
@@ -275,6 +278,7 @@ class TurnRecords:
                 reasoning=message.reasoning or "",
                 reasoning_seconds=message.reasoning_seconds,
                 tool_uses=message.tool_uses or (),
+                sources=message.sources or (),
             )
 
         return await self._database.read(work)
@@ -345,6 +349,7 @@ def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[
         "role": Role.USER,
         "status": MessageStatus.COMPLETE,
         "content": new.text,
+        "sources": None,
         "position": position,
     }
     reply = {
@@ -353,6 +358,7 @@ def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[
         "role": Role.ASSISTANT,
         "status": MessageStatus.STREAMING,
         "content": "",
+        "sources": new.sources,
         "position": position if is_there else position + 1,
     }
     return [both | reply] if is_there else [both | user_message, both | reply]

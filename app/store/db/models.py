@@ -36,6 +36,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
+from app.domain import sources as stored_sources
+from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse, from_json, to_json
 
 ID_LENGTH = 36
@@ -85,6 +87,19 @@ class ToolUses(TypeDecorator[tuple[ToolUse, ...]]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[ToolUse, ...] | None:  # noqa: ARG002
         return from_json(json.loads(value)) if value else None
+
+
+class Sources(TypeDecorator[tuple[Passage, ...]]):
+    """A reply's sources, as JSON text; null for none."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Passage] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return json.dumps(stored_sources.to_json(value), ensure_ascii=False) if value else None
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[Passage, ...] | None:  # noqa: ARG002
+        return stored_sources.from_json(json.loads(value)) if value else None
 
 
 class StoredSize(FunctionElement[int]):
@@ -339,6 +354,11 @@ class Message(Base):
     tool_uses: Mapped[tuple[ToolUse, ...] | None] = mapped_column(
         ToolUses, comment="Of a reply: its calls of tools with their results, as JSON."
     )
+    sources: Mapped[tuple[Passage, ...] | None] = mapped_column(
+        Sources,
+        comment="Of a reply: the passages that it was given, as JSON, in the order of their numbers. It keeps their "
+        "words: the documents may be deleted.",
+    )
     position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
     created_at: Mapped[datetime]
     indexed: Mapped[bool] = mapped_column(
@@ -355,6 +375,7 @@ class Message(Base):
             column("token_ids", LargeBinary),
             column("reasoning", Text),
             column("tool_uses", Text),
+            column("sources", Text),
         ),
         deferred=True,
     )

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, CursorResult, Delete, Update, bindparam, f
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.citations import citations_of
 from app.domain.feedback import FeedbackView
 from app.domain.views import UNKNOWN_MODEL, MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
@@ -99,6 +100,7 @@ def message_view(
         reasoning=message.reasoning or "",
         reasoning_seconds=message.reasoning_seconds,
         tool_uses=message.tool_uses or (),
+        citations=citations_of(message.content, message.sources or ()),
     )
 
 

@@ -32,6 +32,8 @@ export interface Added {
 export interface AnotherReply {
   /** Saved on the conversation; default: its current ones. */
   settings?: ChatSettings | null;
+  /** Ids of the collections of documents that this conversation's replies rest on from now on; empty: none. Default: those of its settings. */
+  collections?: string[] | null;
   /** Idempotency key, see POST /api/turns. */
   request_id?: string | null;
 }
@@ -97,6 +99,8 @@ export interface ChatSettings {
   use_tools?: boolean | null;
   /** Name of the LoRA adapter that replies. Null: the model without one. */
   adapter?: string | null;
+  /** Ids of the collections of documents that replies rest on. Empty: none. */
+  collections?: string[];
   /** JSON schema that each reply is held to. Null: free text. */
   json_schema?: string | null;
 }
@@ -141,6 +145,18 @@ export interface CollectionView {
   everyone: boolean;
   may_edit: boolean;
   documents: number;
+}
+
+/** A passage that a reply cites by its number. It keeps the passage's words: the document may be deleted. */
+export interface Citation {
+  number: number;
+  document_id: string;
+  version: number;
+  start: number;
+  end: number;
+  title: string;
+  heading: string;
+  text: string;
 }
 
 /** Options of a continued reply. */
@@ -286,6 +302,8 @@ export interface DownloadView {
 export interface EditedMessage {
   /** Saved on the conversation; default: its current ones. */
   settings?: ChatSettings | null;
+  /** Ids of the collections of documents that this conversation's replies rest on from now on; empty: none. Default: those of its settings. */
+  collections?: string[] | null;
   /** Idempotency key, see POST /api/turns. */
   request_id?: string | null;
   /** The new text. */
@@ -531,6 +549,7 @@ export interface MessageView {
   reasoning: string;
   reasoning_seconds: number | null;
   tool_uses: ToolUse[];
+  citations: Citation[];
 }
 
 /** The loaded model. ``name`` is what ``/v1/models`` lists. */
@@ -797,6 +816,8 @@ export interface StartTurn {
   request_id?: string | null;
   /** Saved on the conversation; default: its current ones. */
   settings?: ChatSettings | null;
+  /** Ids of the collections of documents that this conversation's replies rest on from now on; empty: none. Default: those of its settings. */
+  collections?: string[] | null;
   /** Start a conversation that is only kept in memory, and ends with the server at the latest. */
   temporary?: boolean;
   /** Id of an open event stream (`stream_id` of `GET /api/events`): the reply is streamed there from its start, without another request. The response's `in_stream` says whether it is. */
@@ -894,6 +915,11 @@ export interface ToolView {
 /** The number of conversations that changed their owner. */
 export interface TransferredConversations {
   conversations: number;
+}
+
+/** The sources that the reply cites so far, by number. Comes after the text that cites them. */
+export interface TurnCitations {
+  citations: Citation[];
 }
 
 /** The reply is final and saved with ``status``. */

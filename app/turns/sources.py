@@ -1,0 +1,88 @@
+"""Finds the passages that a reply rests on, once, before its prompt is rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from app.domain.knowledge import Passage
+from app.domain.sources import SourcesPrompt, show_source
+from app.errors import NotFound
+from app.settings import AppSettings
+from engine import ChatEngine, EngineError
+
+MAX_QUERY_CHARS = 4000
+"""Characters of a message that are searched for."""
+_CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean, so that sources fit
+_MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
+
+NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
+
+
+class Retriever(Protocol):
+    """Searches documents for passages."""
+
+    async def search(
+        self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
+    ) -> Sequence[Passage]:
+        """Returns the passages that match best, best first, of these collections; None: of all the user may use.
+
+        Raises:
+            NotFound: a collection is missing, or the user may not use it.
+        """
+        ...
+
+
+class Sources:
+    """The sources of replies: what a search finds, within the limits of the settings.
+
+    Args:
+        retriever: None: the server has no documents.
+        prompt: shows sources to the model.
+    """
+
+    def __init__(
+        self, retriever: Retriever | None, engine: ChatEngine, settings: AppSettings, prompt: SourcesPrompt
+    ) -> None:
+        self.retriever = retriever
+        self.prompt = prompt
+        self._engine = engine
+        self._settings = settings
+
+    async def find(self, user_id: str, collections: Sequence[str], text: str) -> tuple[Passage, ...]:
+        """Returns the sources for a reply to ``text``, best first; none without collections, or if nothing matches.
+
+        What does not fit the token budget is dropped from the end.
+
+        Raises:
+            NotFound: a collection is missing, or the user may not use it.
+        """
+        if not collections:
+            return ()
+        if self.retriever is None:
+            raise NotFound(NO_DOCUMENTS)
+        found = await self.retriever.search(
+            user_id, text[:MAX_QUERY_CHARS], collections=collections, limit=self._settings.knowledge_passages
+        )
+        budget = min(self._settings.knowledge_tokens, self._engine.info.max_model_len // _MAX_CONTEXT_SHARE)
+        sources: list[Passage] = []
+        for passage in found:
+            if passage.score < self._settings.knowledge_min_score:
+                continue
+            budget -= await self._count(show_source(len(sources) + 1, passage))
+            if budget < 0:
+                break
+            sources.append(passage)
+        return tuple(sources)
+
+    @property
+    def is_model_too_small(self) -> bool:
+        """Whether the model is too small to answer from sources. One of unknown size is not."""
+        return 0 < self._engine.info.num_parameters < self._settings.knowledge_min_parameters
+
+    async def _count(self, text: str) -> int:
+        """Counts the tokens of a text, estimated where the engine does not tell."""
+        try:
+            return len(await self._engine.tokenize(text, add_special_tokens=False))
+        except EngineError:
+            return -(-len(text) // _CHARS_PER_TOKEN)

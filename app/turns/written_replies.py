@@ -1,0 +1,55 @@
+"""Replies that no model writes: what was found, or that nothing was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+
+from app.domain.knowledge import Passage
+from app.domain.text import one_line
+from engine import Delta, Deltas, FinishReason, PreparedPrompt
+
+NOTHING_FOUND = (
+    "Nothing in the chosen sources answers this. Try other words, choose more sources, or add a document that "
+    "answers it. A colleague may know; with the sources turned off, the model answers without them."
+)
+PASSAGES_FOUND = "This model is too small to answer from documents. These passages match your message best:"
+MAX_SHOWN_CHARS = 1200
+"""Characters of a passage that a reply shows; the citation has all of it."""
+
+_MARKUP = re.compile(r"([\\`*_\[\]<>&#~|$!])")
+_NUMBER = re.compile(r"\[(?=\^?\d)")
+
+
+def show_passages(sources: Sequence[Passage]) -> str:
+    """Returns the passages as a reply in Markdown, each with its citation."""
+    parts = [PASSAGES_FOUND]
+    for number, source in enumerate(sources, start=1):
+        place = f"{source.title} > {source.heading}" if source.heading else source.title
+        heading = _MARKUP.sub(r"\\\1", one_line(place))
+        parts.append(f"**{heading}** [{number}]")
+        text = source.text.strip()
+        if len(text) > MAX_SHOWN_CHARS:
+            text = f"{text[:MAX_SHOWN_CHARS].rstrip()} …"
+        # Its own numbers in brackets are no citations.
+        parts.append("\n".join(f"> {line}" for line in _NUMBER.sub(r"\\[", text).splitlines()))
+    return "\n\n".join(parts)
+
+
+class WrittenReply:
+    """Streams a text in the model's place."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def stream(self, prepared: PreparedPrompt) -> Deltas:  # noqa: ARG002
+        """Streams the text, whatever the prompt."""
+        return Deltas(self._deltas())
+
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
+        """Returns none: no model has sampled the text."""
+        return ()
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        yield Delta("written", text=self._text, token_count=0)
+        yield Delta("written", finish_reason=FinishReason.STOP, token_count=0)
