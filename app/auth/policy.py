@@ -121,6 +121,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/conversations", _USER),
     Rule("GET", "/api/conversations/{conversation_id}", _USER),
     Rule("PATCH DELETE", "/api/conversations/{conversation_id}", _WRITER),
+    Rule("POST", "/api/conversations/{conversation_id}/draft", _WRITER, revocable=True),
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
     Rule("GET", "/api/export", _USER),
     Rule("POST", "/api/import", _WRITER, upload=True),

@@ -47,6 +47,7 @@ from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
 from app.tools.servers import ToolServers
 from app.transfer.service import Transfers
 from app.turns.admission import Admission, UnlimitedAdmission
+from app.turns.drafts import Drafts
 from app.turns.service import Turns
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
@@ -72,6 +73,7 @@ class Services:
     templates: Templates
     tools: ChatTools
     sources: Sources
+    drafts: Drafts
     audit: Audit
     models: Models
     adapters: Adapters
@@ -186,6 +188,7 @@ class Services:
                 templates=templates,
                 tools=tools,
                 sources=sources,
+                drafts=Drafts(settings, engine, templates, sources, admission),
                 audit=(audit := Audit(database)),
                 models=(models := Models(settings, engine, audit)),
                 adapters=Adapters(models, audit),

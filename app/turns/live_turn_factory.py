@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.citations import citation_pattern
 from app.domain.ids import new_id
 from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
@@ -37,8 +36,6 @@ from engine import (
     ChatOptions,
     PreparedPrompt,
     SamplingParams,
-    StructuredOutput,
-    StructureKind,
     ToolChoiceMode,
 )
 
@@ -181,13 +178,11 @@ class LiveTurnFactory:
         """Returns the parameters with the form that admits no citations but those of the sources.
 
         A reply that is held to another form, or that may call tools, is not held to this one: calls are no text, and
-        hold numbers in brackets. Neither is one of a remote model: not every server takes a form. There, a number that
-        names no source is no citation.
+        hold numbers in brackets.
         """
-        is_remote = not self._engine.info.num_parameters
-        if not sources or params.structured is not None or offered.tools or is_remote:
+        if params.structured is not None or offered.tools:
             return params
-        return replace(params, structured=StructuredOutput(StructureKind.REGEX, citation_pattern(len(sources))))
+        return replace(params, structured=self._sources.form(len(sources)))
 
     def _tool_rounds(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from app.domain.citations import citation_pattern
 from app.domain.knowledge import Passage
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
 from app.settings import AppSettings
-from engine import ChatEngine, EngineError
+from engine import ChatEngine, EngineError, StructuredOutput, StructureKind
 
 MAX_QUERY_CHARS = 4000
 """Characters of a message that are searched for."""
@@ -79,6 +80,15 @@ class Sources:
     def is_model_too_small(self) -> bool:
         """Whether the model is too small to answer from sources. One of unknown size is not."""
         return 0 < self._engine.info.num_parameters < self._settings.knowledge_min_parameters
+
+    def form(self, count: int) -> StructuredOutput | None:
+        """Returns the form that admits no citations but those of the sources 1 to ``count``; None without sources.
+
+        None for a remote model, too: not every server takes a form. There, a number that names no source is text.
+        """
+        if not count or not self._engine.info.num_parameters:
+            return None
+        return StructuredOutput(StructureKind.REGEX, citation_pattern(count))
 
     async def _count(self, text: str) -> int:
         """Counts the tokens of a text, estimated where the engine does not tell."""

@@ -298,6 +298,30 @@ export interface DownloadView {
   error: string | null;
 }
 
+/** A draft. Nothing of it is saved. */
+export interface Draft {
+  text: string;
+  citations: Citation[];
+  notice: string | null;
+}
+
+/** How a draft is written again. */
+export type DraftChange = "shorter" | "friendlier";
+
+/** What a draft is written from. */
+export interface DraftToWrite {
+  /** The customer's message. */
+  text: string;
+  /** The agent's notes on the case. */
+  notes?: string;
+  /** Ids of the collections of documents that this conversation's replies rest on from now on; empty: none. Default: those of its settings. */
+  collections?: string[] | null;
+  /** The draft as it is now, if it is to be changed. */
+  draft?: string;
+  /** How to change the draft; default: write a new one. */
+  change?: DraftChange | null;
+}
+
 /** The edited message. */
 export interface EditedMessage {
   /** Saved on the conversation; default: its current ones. */

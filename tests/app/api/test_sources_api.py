@@ -1,0 +1,161 @@
+"""Sources over HTTP with accounts: citations in events, messages and exports, drafts, and other users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.ids import new_id
+from app.domain.roles import UserRole
+from app.turns.drafts import CUT_OFF, MODEL_TOO_SMALL
+from app.turns.written_replies import NOTHING_FOUND
+from engine import FinishReason, StructureKind
+from testing.knowledge import ScriptedSearch, passage
+from tests.app.api.test_tool_doors import events
+from tests.app.desk import Desk, desk
+
+SECRET = "The code of the vault is 4711."
+CITED = {
+    "number": 1,
+    "document_id": "document-1",
+    "version": 1,
+    "start": 10,
+    "end": 10 + len(SECRET),
+    "title": "Returns",
+    "heading": "",
+    "text": SECRET,
+}
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk(tmp_path / "data", gradio=False) as opened:
+        for name, role in (("ada", UserRole.ADMIN), ("ben", UserRole.AGENT), ("cyd", UserRole.VIEWER)):
+            await opened.add(name, role)
+        yield opened
+
+
+@pytest.fixture
+def search(here: Desk) -> ScriptedSearch:
+    """A collection that only Ben may use."""
+    here.live.engine._info = replace(here.live.engine.info, num_parameters=3_000_000_000)
+    here.services.sources.retriever = found = ScriptedSearch(passage(SECRET), members={"bens": {here.ids["ben"]}})
+    return found
+
+
+async def ask(here: Desk, **options: Any) -> dict[str, Any]:
+    """Ben's question, which is answered from his collection."""
+    here.live.engine.say("It is 4711 [1].")
+    sent = await here.clients["ben"].post("/api/turns", json={"text": "Code?", "collections": ["bens"], **options})
+    assert sent.status_code == 201, sent.text
+    await events(here.clients["ben"], sent.json()["turn_id"])
+    started: dict[str, Any] = sent.json()
+    return started
+
+
+async def test_citations_come_in_events_and_messages(here: Desk, search: ScriptedSearch) -> None:
+    ben = here.clients["ben"]
+    ref = await ask(here)
+    told = await events(ben, ref["turn_id"])
+    assert [name for name, _ in told] == ["text", "citations", "end"]
+    assert told[1][1] == {"citations": [CITED]}
+    shown = (await ben.get(f"/api/conversations/{ref['conversation_id']}")).json()
+    assert shown["settings"]["collections"] == ["bens"]
+    assert [message["citations"] for message in shown["messages"]] == [[], [CITED]]
+    exported = await ben.get(f"/api/conversations/{ref['conversation_id']}/export", params={"format": "markdown"})
+    assert "[^1]: Returns, version 1: The code of the vault is 4711" in exported.text
+    for path, body in (("edit", {"text": "Again?"}), ("regenerate", {})):
+        message = ref["user_message_id"]
+        sent = await ben.post(f"/api/messages/{message}/{path}", json={**body, "collections": []})
+        assert sent.status_code == 201, sent.text
+        await events(ben, sent.json()["turn_id"])
+    assert len(search.queries) == 1
+
+
+async def test_nothing_reaches_a_user_without_the_right(
+    here: Desk, search: ScriptedSearch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = await ask(here)
+    ada, cyd = here.clients["ada"], here.clients["cyd"]
+    rated = await here.clients["ben"].put(f"/api/messages/{ref['message_id']}/feedback", json={"rating": "down"})
+    assert rated.status_code == 200  # so that it is to be reviewed
+    conversation = ref["conversation_id"]
+    for options in ({"collections": ["bens"]}, {"settings": {"collections": ["bens"]}}):
+        refused = await ada.post("/api/turns", json={"text": "Code?", **options})
+        assert refused.status_code == 404
+    assert (await ada.get("/api/conversations")).json()["items"] == []
+    for other in (ada, cyd):
+        for path in (
+            f"/api/conversations/{conversation}",
+            f"/api/conversations/{conversation}/export",
+            f"/api/turns/{ref['turn_id']}/events",
+        ):
+            assert (await other.get(path)).status_code == 404
+        # The desk's review shows the reply, and what was written in it; not the passage.
+        reviewed = await other.get(f"/api/desk/review/{ref['message_id']}")
+        assert reviewed.status_code == 200
+        assert "It is 4711 [1]." in reviewed.text
+        assert SECRET not in reviewed.text
+        assert SECRET not in (await other.get("/api/export")).text
+    assert SECRET not in caplog.text
+
+
+async def test_a_draft_is_written_from_message_notes_and_sources(here: Desk, search: ScriptedSearch) -> None:
+    ben, engine = here.clients["ben"], here.live.engine
+    ref = await ask(here)
+    address = f"/api/conversations/{ref['conversation_id']}/draft"
+    engine.say("Dear Eve, ", "it is 4711 [1]. ")
+    first = await ben.post(address, json={"text": "What is it?", "notes": "Her name is Eve."})
+    assert first.status_code == 200, first.text
+    text = "Dear Eve, it is 4711 [1]."
+    assert first.json() == {"text": text, "citations": [CITED], "notice": None}
+    messages, params = engine.calls[-1]
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[0]["content"].startswith("You write messages to customers")
+    assert messages[1]["content"].endswith("What is it?\n\nNotes of a colleague:\n\nHer name is Eve.")
+    assert SECRET in messages[1]["content"]
+    assert params is not None
+    assert params.structured is not None
+    assert params.structured.kind is StructureKind.REGEX
+    for change, word in (("shorter", "half as long"), ("friendlier", "warmer")):
+        engine.say("4711 [1].", finish_reason=FinishReason.LENGTH)
+        changed = await ben.post(address, json={"text": "What is it?", "draft": text, "change": change})
+        assert changed.json() == {"text": "4711 [1].", "citations": [CITED], "notice": CUT_OFF}
+        assert [message["content"] for message in engine.calls[-1][0][2:-1]] == [text]
+        assert word in engine.calls[-1][0][-1]["content"]
+    view = (await ben.get(f"/api/conversations/{ref['conversation_id']}")).json()
+    assert [message["content"] for message in view["messages"]] == ["Code?", "It is 4711 [1]."]  # as before
+
+
+async def test_a_draft_that_cannot_be_written_says_why(here: Desk, search: ScriptedSearch) -> None:
+    ben, engine = here.clients["ben"], here.live.engine
+    ref = await ask(here)
+    address, calls = f"/api/conversations/{ref['conversation_id']}/draft", len(engine.calls)
+    for body, status in (
+        ({"text": " "}, 422),
+        ({"text": "Hi", "change": "shorter"}, 422),
+        ({"text": "Hi", "change": "longer"}, 422),
+        ({"text": "x" * 200_001}, 422),
+        ({"text": "Hi", "collections": [new_id()]}, 404),
+    ):
+        assert (await ben.post(address, json=body)).status_code == status, body
+    search.found = []
+    assert (await ben.post(address, json={"text": "Hi"})).json()["notice"] == NOTHING_FOUND
+    search.found = [passage(SECRET)]
+    engine._info = replace(engine.info, num_parameters=1000)
+    assert (await ben.post(address, json={"text": "Hi"})).json()["notice"] == MODEL_TOO_SMALL
+    assert len(engine.calls) == calls
+    assert (await ben.post(address, json={"text": "Hi", "collections": []})).json()["citations"] == []
+
+
+async def test_who_may_write_drafts(here: Desk, search: ScriptedSearch) -> None:
+    ref = await ask(here)
+    address = f"/api/conversations/{ref['conversation_id']}/draft"
+    assert (await here.clients["ada"].post(address, json={"text": "Hi"})).status_code == 404  # another user's
+    assert (await here.clients["cyd"].post(address, json={"text": "Hi"})).status_code == 403  # a viewer
+    async with here.client() as nobody:
+        assert (await nobody.post(address, json={"text": "Hi"})).status_code == 401
