@@ -120,6 +120,8 @@ class LiveTurnFactory:
             previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
             options=options,
         )
+        if not is_by_model:
+            prepared = replace(prepared, num_prompt_tokens=0)  # none is computed, and none counts towards a limit
         ref = TurnRef(
             turn_id=partial_reply.turn_id if partial_reply else turn_id,
             conversation_id=conversation_id or new_id(),

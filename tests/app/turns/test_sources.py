@@ -177,6 +177,7 @@ async def test_nothing_found_is_said_without_a_model(
     assert (reply.content, reply.status, reply.citations) == (NOTHING_FOUND, MessageStatus.COMPLETE, ())
     assert reply.stats is not None
     assert (reply.stats.finish_reason, reply.stats.completion_tokens) == ("stop", 0)
+    assert reply.stats.prompt_tokens == 0
     assert engine.calls == []
 
 
