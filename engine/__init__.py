@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.beam_search_params import MAX_BEAM_WIDTH, BeamSearchParams
 from engine.chat_options import ChatOptions, NamedTool, Tool, ToolCall, ToolChoice, ToolChoiceMode
+from engine.embeddings import Embeddings, Encoder, EncoderInfo, TextRole
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -97,6 +98,9 @@ __all__ = [
     "DeadlineError",
     "Delta",
     "Deltas",
+    "Embeddings",
+    "Encoder",
+    "EncoderInfo",
     "Engine",
     "EngineBusyError",
     "EngineError",
@@ -128,6 +132,7 @@ __all__ = [
     "Slider",
     "StructureKind",
     "StructuredOutput",
+    "TextRole",
     "Timings",
     "TokenLogprobs",
     "Tool",

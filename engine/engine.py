@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from prometheus_client import CollectorRegistry
 
 from engine.chat_options import ChatOptions
+from engine.embeddings import Encoder, UnloadedEncoder
 from engine.errors import EngineStoppedError
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
@@ -173,6 +174,13 @@ class Engine:
         if info is None:
             raise EngineStoppedError("The engine is not started.")
         return info
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The encoder; None if none is configured. Until it is loaded, it refuses every call."""
+        if self._supervisor.encoder is None and self.settings.encoder is not None:
+            return UnloadedEncoder(self._supervisor.status.reason)
+        return self._supervisor.encoder
 
     @property
     def default_sampling_params(self) -> SamplingParams:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from engine.chat_options import ChatOptions, ToolCall
+from engine.embeddings import Encoder
 from engine.outputs import Delta, Deltas, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 
@@ -112,6 +113,11 @@ class ChatEngine(Protocol):
 
     @property
     def info(self) -> ModelInfo: ...
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """Turns texts into vectors; None if no encoder is configured."""
+        ...
 
     @property
     def default_sampling_params(self) -> SamplingParams:

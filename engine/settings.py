@@ -114,6 +114,20 @@ class EngineSettings(BaseSettings):
     speculative_tokens: int = Field(
         4, ge=1, le=16, description="With speculation, maximum draft tokens for one reply in one step."
     )
+    encoder: str | None = Field(
+        None,
+        min_length=1,
+        description="Encoder for searching by meaning and for /v1/embeddings: a folder or hub id of BERT, XLM-R, Qwen "
+        "3 Embedding and the like, such as sentence-transformers/all-MiniLM-L6-v2. It runs on the CPU. With "
+        "ENGINE_REMOTE_URL: the name of an embedding model on those servers. Default: none.",
+    )
+    encoder_vectors: int = Field(
+        200_000,
+        ge=0,
+        le=100_000_000,
+        description="With an encoder, vectors that memory is left free for when the model and its cache are sized: a "
+        "vector of 384 dimensions takes 1.5 KB.",
+    )
     forbidden_words: str | None = Field(
         None,
         description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file with "

@@ -19,6 +19,7 @@ from engine import (
     ContextLengthError,
     Delta,
     Deltas,
+    Encoder,
     EngineError,
     EngineSettings,
     EngineState,
@@ -37,6 +38,7 @@ from engine import (
     Truncation,
 )
 from engine.text.truncation import ContextBudget, prepare_truncated
+from testing.fake_encoder import FakeEncoder
 
 CACHED_PROMPT_TOKENS = 3
 
@@ -92,6 +94,7 @@ class FakeEngine:
         self.tokenize_options: list[ChatOptions | None] = []  #: of the conversations that were tokenized
         self.adapters: list[str | None] = []  #: that the replies were asked of
         self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
+        self.fake_encoder: FakeEncoder | None = None
         self.running = 0
         self.aborted = 0  #: replies abandoned before their end
         self.started = asyncio.Event()  #: set when a reply starts
@@ -206,6 +209,11 @@ class FakeEngine:
         self._admit(tokens)
         async for delta in self._reply(tokens):
             yield delta
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """None, unless a test sets ``fake_encoder``."""
+        return self.fake_encoder
 
     async def tokenize(
         self,

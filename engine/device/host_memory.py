@@ -13,8 +13,18 @@ _NO_LIMIT = 1 << 60
 """Version 1 of control groups says "no limit" with a number near 2^63."""
 
 
+_reserved: dict[str, int] = {}
+
+
+def reserve_host_memory(purpose: str, size: int) -> None:
+    """Keeps bytes that will be allocated later out of :func:`available_host_memory`; 0 gives them back."""
+    _reserved[purpose] = size
+
+
 def available_host_memory(root: Path = ROOT) -> int:
     """Returns the bytes that can be allocated now without swapping, or evicting what is in use.
+
+    Does not count what :func:`reserve_host_memory` has set aside.
 
     Pages of files that are in memory count as available, in a container as on the machine: the kernel takes them back.
     """
@@ -22,7 +32,8 @@ def available_host_memory(root: Path = ROOT) -> int:
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
-    return max(min([free, *(group.limit - group.used for group in _limited_groups(root))]), 0)
+    free = min([free, *(group.limit - group.used for group in _limited_groups(root))])
+    return max(free - sum(_reserved.values()), 0)
 
 
 def machine_memory() -> int:

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +67,22 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
         raise ModelLoadError(
             f"{model} has no config.json, so it is not a model of transformers. {_gguf_offer(model, folder)}"
         )
+    return folder
+
+
+def fetch_encoder_description(model: str, revision: str | None, progress: Progress) -> Path:
+    """Fetches everything of an encoder except its weights: also the files in the folders of its modules.
+
+    Raises:
+        ModelLoadError: as :func:`fetch_description`.
+    """
+    folder = fetch_description(model, revision, progress)
+
+    def fetch() -> None:
+        with suppress(LocalEntryNotFoundError):  # no network: what the cache has is used
+            snapshot_download(model, revision=folder.name, allow_patterns=["*/config.json"], tqdm_class=_SilentBar)
+
+    _fetched(model, fetch, lambda: progress(f"Reading {model}", 0.0))
     return folder
 
 

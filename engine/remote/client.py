@@ -16,6 +16,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from engine.chat_options import ChatOptions
+from engine.embeddings import Encoder
 from engine.errors import (
     DeadlineError,
     EngineError,
@@ -38,6 +39,7 @@ from engine.outputs import (
 from engine.remote.chat_request import ChatRequest
 from engine.remote.chunks import ReplyAssembler
 from engine.remote.dispatcher import RequestDispatcher
+from engine.remote.encoder import RemoteEncoder
 from engine.remote.error_responses import context_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.token_counting import detokenized, tokenized
@@ -80,6 +82,8 @@ class RemoteEngine:
             )
         self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
         self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
+        encoder = self.settings.encoder
+        self._encoder = RemoteEncoder(encoder, lambda: self._open()[0]) if encoder is not None else None
         self._pool: UpstreamPool | None = None
         self._dispatcher: RequestDispatcher | None = None
         self._state = EngineState.STOPPED
@@ -191,6 +195,11 @@ class RemoteEngine:
     def info(self) -> ModelInfo:
         """The servers' model; placeholders until one server has answered. ``attention`` holds the kind of server."""
         return self._info
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The embedding model of the servers that ``settings.encoder`` names; None without one."""
+        return self._encoder
 
     @property
     def default_sampling_params(self) -> SamplingParams:

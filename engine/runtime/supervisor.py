@@ -33,6 +33,7 @@ from engine.sampling_params import SamplingParams, shown
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from engine.encoder.local_encoder import LocalEncoder
     from engine.model.loaded_model import LoadedModel
     from engine.model.progress import Progress
     from engine.runtime.engine_core import EngineCore
@@ -51,6 +52,7 @@ _STOPPED = "The engine was stopped before the reply was finished."
 _ASLEEP = "The model was put to sleep before the reply was finished."
 _SWAPPED = "Another model was loaded before the reply was finished."
 _MODEL_LOADING = "engine.runtime.model_loading"
+_VECTORS = "vectors of the encoder"
 
 
 class Supervisor:
@@ -67,6 +69,7 @@ class Supervisor:
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
         self.settings = settings
         self.worker: Worker | None = None
+        self.encoder: LocalEncoder | None = None  #: loaded once, and kept while models sleep and swap
         self.info: ModelInfo | None = None
         self._expected: ModelInfo | None = None
         self.default_params: SamplingParams | None = None
@@ -158,7 +161,7 @@ class Supervisor:
         with self._exclusively(for_start=True):
             if self.worker is not None or self._state is EngineState.ASLEEP:
                 raise RuntimeError("the engine is already started")
-            self._load_and_start()
+            self._load_and_start(with_encoder=True)
 
     def cancel(self) -> None:
         """Cancels a load in progress, at its next progress report."""
@@ -181,6 +184,7 @@ class Supervisor:
             self._cancelled.clear()
             self._close_worker(0.0, _REFUSALS[EngineState.DRAINING], _STOPPED)
             self._state = EngineState.STOPPED
+            self._close_encoder()
             if self.info is not None:
                 self._release_memory()
 
@@ -340,20 +344,54 @@ class Supervisor:
         except Exception as error:
             raise ModelLoadError(f"{failure} Then {self.settings.model} could not be loaded again: {error}") from error
 
-    def _load_and_start(self) -> None:
+    def _load_and_start(self, *, with_encoder: bool = False) -> None:
         before = EngineState.STOPPED if self._state is EngineState.STARTING else self._state
         self._state = EngineState.STARTING
         try:
             self._import_model_loading()
+            if with_encoder and self.settings.encoder is not None:
+                self._load_encoder(self.settings.encoder)  # first: the model's cache takes a share of what is left
             self._start_worker(self._build_core(self._load(self.settings), self.settings))
         except BaseException as error:
             self._state = before
+            if with_encoder:
+                self._close_encoder()
             if _MODEL_LOADING in sys.modules:
                 from engine.runtime.model_loading import clear_error_frames
 
                 clear_error_frames(error)
                 self._release_memory()
             raise
+
+    def _load_encoder(self, model: str) -> None:
+        from engine.device.host_memory import reserve_host_memory
+        from engine.encoder.load import load_encoder
+        from engine.encoder.local_encoder import LocalEncoder
+
+        encoder = LocalEncoder(load_encoder(model, self._report), self._is_computing)
+        self.encoder = encoder
+        dimensions, float32_bytes = encoder.info.dimensions, 4
+        reserve_host_memory(_VECTORS, self.settings.encoder_vectors * dimensions * float32_bytes)
+        log.info(
+            "encoder %s: %d dimensions, up to %d tokens, %.0f MB",
+            encoder.info.name,
+            dimensions,
+            encoder.info.max_tokens,
+            encoder.num_bytes / 1e6,
+        )
+
+    def _close_encoder(self) -> None:
+        encoder, self.encoder = self.encoder, None
+        if encoder is not None:
+            from engine.device.host_memory import reserve_host_memory
+
+            encoder.close()
+            reserve_host_memory(_VECTORS, 0)
+
+    def _is_computing(self) -> bool:
+        """Whether a request is in flight."""
+        worker = self.worker
+        return worker is not None and not worker.wait_idle(0.0)
 
     def _import_model_loading(self) -> None:
         """Imports PyTorch and transformers, and reports it: it takes seconds. Can be cancelled in between."""

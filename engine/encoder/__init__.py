@@ -1,0 +1,1 @@
+"""Runs encoders of the Hugging Face hub: texts to vectors."""
