@@ -68,9 +68,12 @@ class Embeddings:
 class Encoder(Protocol):
     """Turns texts into vectors."""
 
-    @property
-    def info(self) -> EncoderInfo:
-        """Raises :class:`EngineStoppedError` until the encoder is loaded, or its server has answered once."""
+    async def describe(self) -> EncoderInfo:
+        """Returns what is known of it; an encoder on a server is tried for that once.
+
+        Raises:
+            EngineError: as :meth:`embed`.
+        """
         ...
 
     async def embed(
@@ -85,6 +88,7 @@ class Encoder(Protocol):
 
         Raises:
             InvalidRequestError: a text is empty, or a token is not in the vocabulary.
+            EngineOverloadedError: too many texts are waiting.
             EngineStoppedError: the encoder is not loaded, or its server does not answer.
             EngineError: the computation failed.
         """
@@ -101,8 +105,7 @@ class UnloadedEncoder:
     def __init__(self, reason: str | None) -> None:
         self._reason = reason or "The encoder is not loaded. Try again in a moment."
 
-    @property
-    def info(self) -> EncoderInfo:
+    async def describe(self) -> EncoderInfo:
         raise EngineStoppedError(self._reason)
 
     async def embed(

@@ -31,6 +31,11 @@ class FakeEncoder:
         """Counts as another encoder from now on."""
         self.info = replace(self.info, fingerprint=fingerprint)
 
+    async def describe(self) -> EncoderInfo:
+        if self.refuse is not None:
+            raise self.refuse
+        return self.info
+
     async def embed(
         self, texts: Sequence[str | Sequence[int]], *, role: TextRole | None = None, background: bool = False
     ) -> Embeddings:

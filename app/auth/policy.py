@@ -203,6 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/v1/responses/{response_id}", _USER, scope=Scope.CHAT),
     Rule("DELETE", "/v1/responses/{response_id}", _WRITER, scope=Scope.CHAT),
     Rule("GET", "/v1/responses/{response_id}/input_items", _USER, scope=Scope.CHAT),
+    Rule("POST", "/v1/embeddings", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
     # vLLM's routes outside /v1: also listed in app.error_format.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),

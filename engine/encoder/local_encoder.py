@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.embeddings import Embeddings, EncoderInfo, TextRole
 from engine.encoder.encoder_model import EncoderModel, TokenizedText
-from engine.errors import EngineError, EngineStoppedError, first_line
+from engine.errors import EngineError, EngineOverloadedError, EngineStoppedError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ TEXTS_AT_ONCE = 128
 """Texts that are tokenized, and sorted by length so that little is padding, at once."""
 BUSY_POLL_SECONDS = 0.02
 """How often background work looks whether the engine has become idle."""
+MAX_WAITING_TEXTS = 8192
+"""Texts of calls that wait; a call that would exceed it is refused, unless it is the only one."""
 MAX_BACKGROUND_WAIT_SECONDS = 5.0
 """Background work computes a batch after this time although the engine is busy: it must end some day."""
 CLOSED = "The encoder is not running."
@@ -81,6 +83,9 @@ class LocalEncoder:
         self._is_closed = False
         self._last_background = monotonic()
 
+    async def describe(self) -> EncoderInfo:
+        return self.info
+
     async def embed(
         self, texts: Sequence[str | Sequence[int]], *, role: TextRole | None = None, background: bool = False
     ) -> Embeddings:
@@ -92,6 +97,12 @@ class LocalEncoder:
         with self._changed:
             if self._is_closed:
                 raise EngineStoppedError(CLOSED)
+            num_waiting = sum(len(one.texts) for one in self._jobs)
+            if not background and num_waiting and num_waiting + len(texts) > MAX_WAITING_TEXTS:
+                raise EngineOverloadedError(
+                    f"The encoder is full: {num_waiting:,} texts are waiting, of at most {MAX_WAITING_TEXTS:,}. "
+                    "Try again in a moment."
+                )
             (self._background if background else self._jobs).append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="deskmate-encoder", daemon=True)

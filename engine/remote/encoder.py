@@ -36,11 +36,11 @@ class RemoteEncoder:
         self._pool = pool
         self._info: EncoderInfo | None = None
 
-    @property
-    def info(self) -> EncoderInfo:
-        """Raises :class:`EngineStoppedError` until a server has returned a vector: none states its dimensions."""
+    async def describe(self) -> EncoderInfo:
+        """See :meth:`engine.embeddings.Encoder.describe`. No server states its dimensions: a vector shows them."""
         if self._info is None:
-            raise EngineStoppedError(f"The model server has not returned a vector of {self._model} yet.")
+            await self.embed(["."])
+        assert self._info is not None
         return self._info
 
     async def embed(
@@ -59,7 +59,10 @@ class RemoteEncoder:
             vectors, tokens = await self._ask(group, role)
             rows.append(vectors)
             counts.extend(_shares(tokens, len(group)))
-        vectors = np.concatenate(rows) if rows else np.empty((0, self.info.dimensions), np.float32)
+        if not rows:
+            dimensions = (await self.describe()).dimensions
+            return Embeddings(vectors=np.empty((0, dimensions), np.float32), num_tokens=())
+        vectors = np.concatenate(rows)
         dimensions = vectors.shape[1]
         if self._info is None or self._info.dimensions != dimensions:
             fingerprint = blake2b(f"{self._model} {dimensions}".encode(), digest_size=8).hexdigest()

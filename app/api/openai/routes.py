@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep
-from app.api.openai import tokens
+from app.api.openai import embeddings, tokens
 from app.api.openai.best_of import best_replies, check_best_of
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.prompts import continue_prompts, drop_replies
@@ -46,6 +46,7 @@ def install_openai(app: FastAPI) -> None:
 
     app.include_router(router)
     app.include_router(responses_router)
+    app.include_router(embeddings.router)
     app.include_router(tokens.router)
 
 

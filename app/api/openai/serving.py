@@ -90,7 +90,7 @@ async def respond(
     streaming = False
     try:
         # The engine raises refusals instead of the first delta: waiting for it here gives them their own status.
-        first = await _unless_client_leaves(request, _next_delta(deltas))
+        first = await unless_client_leaves(request, _next_delta(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
         reply = reply_to(first)
@@ -105,7 +105,7 @@ async def respond(
             )
             stream.headers.update(headers)
             return stream
-        whole = await _unless_client_leaves(request, reply.full(everything))
+        whole = await unless_client_leaves(request, reply.full(everything))
         return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=dict(headers))
     finally:
         if not streaming:
@@ -127,7 +127,7 @@ async def _chain(first: Delta, rest: AsyncIterator[Delta]) -> AsyncGenerator[Del
         await close(rest)
 
 
-async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Returns the work's result; None, after cancelling the work, if the client disconnects first."""
 
     async def gone() -> None:

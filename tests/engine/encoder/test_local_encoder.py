@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
-from engine import EngineStoppedError, InvalidRequestError, TextRole
+from engine import EngineOverloadedError, EngineStoppedError, InvalidRequestError, TextRole
 from engine.encoder import local_encoder
 from engine.encoder.encoder_model import EncoderModel
 from engine.encoder.load import load_encoder
@@ -198,6 +198,27 @@ async def test_a_closed_encoder_refuses_and_ends_what_waits(tmp_path: Path) -> N
     for call in (waiting, encoder.embed(["again"])):
         with pytest.raises(EngineStoppedError):
             await call
+
+
+async def test_a_full_encoder_refuses_more_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load(make_encoder(tmp_path))
+    entered, go_on = threading.Event(), threading.Event()
+    encode = EncoderModel.encode
+
+    def held(model: EncoderModel, texts: Any) -> NDArray[np.float32]:
+        entered.set()
+        go_on.wait(60)
+        return encode(model, texts)
+
+    monkeypatch.setattr(EncoderModel, "encode", held)
+    monkeypatch.setattr(local_encoder, "MAX_WAITING_TEXTS", 3)
+    first = asyncio.create_task(encoder.embed(["a"] * 5))  # alone, it may be longer
+    await asyncio.to_thread(entered.wait, 60)
+    with pytest.raises(EngineOverloadedError, match="5 texts are waiting, of at most 3"):
+        await encoder.embed(["b"])
+    go_on.set()
+    assert len((await first).vectors) == 5
+    encoder.close()
 
 
 def test_batches_keep_within_their_limits_and_lose_no_text() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import Encoder, EngineError, EngineSettings, EngineStoppedError, RemoteEngine, TextRole
+from engine import Encoder, EngineError, EngineSettings, RemoteEngine, TextRole
 from engine.remote import encoder as remote_encoder
 from testing.scripted_server import ScriptedServer, refusal
 
@@ -37,8 +37,6 @@ def vectors(*rows: Any, tokens: int = 6) -> Any:
 async def test_floats_and_base64_are_the_same(server: ScriptedServer) -> None:
     async with engine_of(server) as engine:
         encoder = encoder_of(engine)
-        with pytest.raises(EngineStoppedError):
-            _ = encoder.info
         server.on["/v1/embeddings"] = vectors([1.0, 0.5], [0.25, -2.0])
         floats = await encoder.embed(["a", "b"], role=TextRole.QUERY)
         coded = [base64.b64encode(np.array(row, "<f4").tobytes()).decode() for row in ([1, 0.5], [0.25, -2])]
@@ -46,9 +44,20 @@ async def test_floats_and_base64_are_the_same(server: ScriptedServer) -> None:
         encoded = await encoder.embed(["a", "b"])
     assert floats.vectors.tolist() == encoded.vectors.tolist() == [[1.0, 0.5], [0.25, -2.0]]
     assert (floats.num_tokens, encoded.num_tokens) == ((3, 3), (3, 4))
-    assert (encoder.info.name, encoder.info.dimensions) == ("bge", 2)
+    info = await encoder.describe()
+    assert (info.name, info.dimensions) == ("bge", 2)
     sent = [one.body for one in server.other_requests if one.path == "/v1/embeddings"]
     assert sent[0] == {"model": "bge", "input": ["a", "b"], "encoding_format": "base64"}
+
+
+async def test_a_vector_shows_the_dimensions(server: ScriptedServer) -> None:
+    async with engine_of(server) as engine:
+        encoder = encoder_of(engine)
+        with pytest.raises(EngineError):
+            await encoder.describe()
+        server.on["/v1/embeddings"] = vectors([1.0, 2.0, 3.0])
+        assert (await encoder.describe()).dimensions == 3
+        assert (await encoder.embed([])).vectors.shape == (0, 3)
 
 
 async def test_many_texts_are_sent_in_several_requests(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
