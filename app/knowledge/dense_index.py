@@ -29,8 +29,8 @@ class DenseIndex(Protocol):
         """Removes chunks; unknown ids do no harm."""
         ...
 
-    async def chunk_ids(self) -> set[str]:
-        """Returns the ids of all chunks."""
+    async def owners(self) -> dict[str, str]:
+        """Returns the collection of each chunk, by the chunk's id."""
         ...
 
     async def search(self, query: Vector, *, collections: Collection[str], limit: int) -> list[ScoredChunk]:
@@ -66,10 +66,9 @@ class MemoryIndex:
         """See :class:`DenseIndex`."""
         await asyncio.to_thread(self._remove, chunk_ids)
 
-    async def chunk_ids(self) -> set[str]:
+    async def owners(self) -> dict[str, str]:
         """See :class:`DenseIndex`."""
-        with self._lock:
-            return set(self._rows)
+        return await asyncio.to_thread(self._list_owners)
 
     async def search(self, query: Vector, *, collections: Collection[str], limit: int) -> list[ScoredChunk]:
         """See :class:`DenseIndex`."""
@@ -112,6 +111,11 @@ class MemoryIndex:
                 if row is not None:
                     self._owners[row], self._ids[row] = _FREE, ""
                     self._free.append(row)
+
+    def _list_owners(self) -> dict[str, str]:
+        with self._lock:
+            names = {number: collection_id for collection_id, number in self._numbers.items()}
+            return {chunk_id: names[int(self._owners[row])] for chunk_id, row in self._rows.items()}
 
     def _search(self, query: Vector, collections: Collection[str], limit: int) -> list[ScoredChunk]:
         query = unit(query)

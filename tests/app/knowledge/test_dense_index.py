@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from app.knowledge import dense_index
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
+from app.knowledge.pgvector_index import PgvectorIndex, has_pgvector
 from app.knowledge.vectors import ChunkVector, from_bytes, to_bytes, unit
+from app.store.db.database import Database
+from testing.databases import PostgresServer
 
 DIMENSIONS = 16
+FINGERPRINT = "00ff"
 
 
-@pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> DenseIndex:
-    monkeypatch.setattr(dense_index, "BLOCK_ROWS", 64)
-    return MemoryIndex(DIMENSIONS)
+@pytest.fixture(params=["memory", "postgresql"])
+async def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DenseIndex]:
+    if request.param == "memory":
+        monkeypatch.setattr(dense_index, "BLOCK_ROWS", 64)
+        yield MemoryIndex(DIMENSIONS)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    url = server.empty()
+    database = Database(url)
+    if not await has_pgvector(database):
+        await database.close()
+        server.drop(url)
+        pytest.skip("this PostgreSQL has no pgvector")
+    yield await PgvectorIndex.open(database, FINGERPRINT, DIMENSIONS)
+    await database.close()
+    server.drop(url)
 
 
 def chunks(count: int, collections: int, seed: int = 0) -> list[ChunkVector]:
@@ -49,12 +68,13 @@ async def test_changes_are_seen_by_the_next_search(index: DenseIndex) -> None:
     given = chunks(130, 1)
     await index.put(given)
     await index.remove([one.chunk_id for one in given[:100]] + ["unknown"])
-    assert await index.chunk_ids() == {one.chunk_id for one in given[100:]}
+    assert await index.owners() == {one.chunk_id: "collection-0" for one in given[100:]}
     found = await index.search(given[0].vector, collections=["collection-0"], limit=200)
     assert len(found) == 30
     await index.put([ChunkVector("chunk-120", "elsewhere", given[0].vector), given[5]])
     assert len(await index.search(given[0].vector, collections=["collection-0"], limit=200)) == 30
     moved = await index.search(given[0].vector, collections=["elsewhere"], limit=5)
+    assert (await index.owners())["chunk-120"] == "elsewhere"
     assert [(one.chunk_id, round(one.score, 2)) for one in moved] == [("chunk-120", 1.0)]
     back = await index.search(given[5].vector, collections=["collection-0"], limit=1)
     assert [one.chunk_id for one in back] == ["chunk-5"]
@@ -89,3 +109,29 @@ def test_stored_vectors_keep_their_direction() -> None:
     assert len(stored) == 2 * 384
     assert float(unit(from_bytes(stored)) @ unit(vector)) > 0.99999
     assert not from_bytes(to_bytes(np.zeros(4, np.float32))).any()
+
+
+async def test_another_encoder_gets_another_table(postgres: PostgresServer) -> None:
+    url = postgres.empty()
+    database = Database(url)
+    try:
+        if not await has_pgvector(database):
+            pytest.skip("this PostgreSQL has no pgvector")
+        first = await PgvectorIndex.open(database, "aa", DIMENSIONS)
+        await first.put(chunks(3, 1))
+        assert len(await (await PgvectorIndex.open(database, "aa", DIMENSIONS)).owners()) == 3
+        second = await PgvectorIndex.open(database, "bb", 8)
+        assert await second.owners() == {}
+        with pytest.raises(ValueError, match="at most 4000 dimensions"):
+            await PgvectorIndex.open(database, "cc", 5000)
+        with pytest.raises(ValueError, match="no fingerprint"):
+            await PgvectorIndex.open(database, "x; drop", 8)
+    finally:
+        await database.close()
+        postgres.drop(url)
+
+
+async def test_sqlite_has_no_pgvector(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'empty.db'}")
+    assert not await has_pgvector(database)
+    await database.close()
