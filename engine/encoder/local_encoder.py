@@ -20,7 +20,7 @@ from engine.errors import EngineError, EngineOverloadedError, EngineStoppedError
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH_TOKENS = 1024
+MAX_BATCH_TOKENS = 512
 """Padded tokens of a batch. A query waits for the batch before it, so one must not take long."""
 MAX_BATCH_TEXTS = 32
 TEXTS_AT_ONCE = 128
