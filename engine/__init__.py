@@ -57,6 +57,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from engine.device.host_memory import available_host_memory
+    from engine.encoder.memory import EncoderMemory, encoder_memory
     from engine.engine import Engine
     from engine.execution.native.build import describe_native_decoder
     from engine.llm import LLM
@@ -101,6 +102,7 @@ __all__ = [
     "Embeddings",
     "Encoder",
     "EncoderInfo",
+    "EncoderMemory",
     "Engine",
     "EngineBusyError",
     "EngineError",
@@ -149,6 +151,7 @@ __all__ = [
     "available_host_memory",
     "check_context",
     "describe_native_decoder",
+    "encoder_memory",
     "fetch_model",
     "find_model",
     "generation_config_path",
@@ -164,6 +167,7 @@ __all__ = [
 
 
 _MODULES = {
+    "EncoderMemory": "engine.encoder.memory",
     "Engine": "engine.engine",
     "GgufSummary": "engine.model.gguf.summary",
     "LLM": "engine.llm",
@@ -178,6 +182,7 @@ _MODULES = {
     "available_host_memory": "engine.device.host_memory",
     "check_context": "engine.model.sizing",
     "describe_native_decoder": "engine.execution.native.build",
+    "encoder_memory": "engine.encoder.memory",
     "fetch_model": "engine.model.download",
     "find_model": "engine.model.folders",
     "has_unused_adapter": "engine.model.adapter_files",

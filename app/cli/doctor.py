@@ -29,6 +29,7 @@ from engine import (
     ModelLoadError,
     adapter_memory,
     describe_native_decoder,
+    encoder_memory,
     find_model,
     has_unused_adapter,
 )
@@ -60,6 +61,8 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(settings, engine))
     if engine.adapters and not engine.remote_url:
         yield _tried("adapters", lambda: _adapters(engine))
+    if engine.encoder is not None and not engine.remote_url:
+        yield _tried("encoder", lambda: _encoder(engine))
 
 
 def _tool_servers(path: Path) -> str:
@@ -162,6 +165,16 @@ def _model(settings: EngineSettings) -> str:
 def _adapters(settings: EngineSettings) -> str:
     sizes = {name: adapter_memory(folder) for name, folder in settings.adapters.items()}
     return ", ".join(f"{name} takes {size / 1e6:,.1f} MB of memory" for name, size in sizes.items())
+
+
+def _encoder(settings: EngineSettings) -> str:
+    memory = encoder_memory(settings)
+    if memory is None:
+        return f"{settings.encoder}, from the Hugging Face hub or its local cache"
+    return (
+        f"folder {memory.folder} takes {memory.weights / 1e6:,.1f} MB of memory, and {memory.vectors / 1e6:,.1f} MB "
+        f"are left free for {settings.encoder_vectors:,} vectors"
+    )
 
 
 def _check_bundled_files(folder: Path) -> None:

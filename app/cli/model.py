@@ -104,7 +104,14 @@ def check(
     from app.models.folders import GUIDE
     from app.models.local_model import ModelError
     from app.models.performance import may_have_gpu
-    from engine import adapter_memory, advise_memory_limit, available_host_memory, find_model, prepare_model
+    from engine import (
+        adapter_memory,
+        advise_memory_limit,
+        available_host_memory,
+        encoder_memory,
+        find_model,
+        prepare_model,
+    )
 
     app, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
     if engine.remote_url:
@@ -125,6 +132,13 @@ def check(
             needed = prepare_model(engine, progress)
             adapters = sum(map(adapter_memory, engine.adapters.values()))
             free = available_host_memory()
+            encoder = encoder_memory(engine)
+            if encoder is not None and needed + adapters + encoder.total > free and not may_have_gpu():
+                raise StartupError(
+                    f"{name} fits into memory, but not beside the encoder: that takes {_size(encoder.weights)}, its "
+                    f"vectors {_size(encoder.vectors)} and the model {_size(needed + adapters)}, and {_size(free)} are "
+                    "free. Choose a smaller model or encoder, or lower ENGINE_ENCODER_VECTORS."
+                )
             if needed + adapters > free and not may_have_gpu():
                 raise StartupError(
                     f"{name} fits into memory, but not its adapters, too: they take {_size(adapters)} beside "
@@ -134,6 +148,8 @@ def check(
     except ModelError as error:
         raise StartupError(str(error)) from error
     beside = f", and its adapters {_size(adapters)}" if adapters else ""
+    if encoder is not None:
+        beside += f", and the encoder with its vectors {_size(encoder.total)}"
     typer.echo(
         f"{name} fits into memory: its weights take at most {_size(needed)}{beside}.{f' {note}' if note else ''}"
     )

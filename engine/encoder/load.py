@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from engine.device.host_memory import available_host_memory
 from engine.embeddings import EncoderInfo
 from engine.encoder.encoder_model import EncoderModel
+from engine.encoder.memory import weight_bytes
 from engine.encoder.recipe import read_recipe
 from engine.errors import ModelLoadError, first_line
 from engine.model.folders import find_model
@@ -116,27 +116,13 @@ def _load_module(folder: Path, name: str) -> PreTrainedModel:
 
 
 def _require_memory(folder: Path, name: str) -> None:
-    needed = sum(_float32_bytes(file) for file in folder.glob("*.safetensors"))
+    needed = weight_bytes(folder)
     free = available_host_memory()
     if needed > free:
         raise ModelLoadError(
             f"The encoder {name} does not fit into memory: its weights take {needed / 1e9:.2f} GB in float32, and "
             f"{free / 1e9:.2f} GB are free. Choose a smaller encoder, or free memory."
         )
-
-
-def _float32_bytes(file: Path) -> int:
-    """Returns what a weight file takes in float32. Source of the format: https://github.com/huggingface/safetensors"""
-    with file.open("rb") as content:
-        header: dict[str, Any] = json.loads(content.read(int.from_bytes(content.read(8), "little")))
-    total = 0
-    for key, tensor in header.items():
-        if key != "__metadata__":
-            elements = 1
-            for size in tensor["shape"]:
-                elements *= size
-            total += 4 * elements
-    return total
 
 
 def _max_tokens(stated: int | None, tokenizer: Any, config: Any, module: nn.Module) -> int:

@@ -367,15 +367,15 @@ class Supervisor:
         from engine.device.host_memory import reserve_host_memory
         from engine.encoder.load import load_encoder
         from engine.encoder.local_encoder import LocalEncoder
+        from engine.encoder.memory import vector_bytes
 
         encoder = LocalEncoder(load_encoder(model, self._report), self._is_computing)
         self.encoder = encoder
-        dimensions, float32_bytes = encoder.info.dimensions, 4
-        reserve_host_memory(_VECTORS, self.settings.encoder_vectors * dimensions * float32_bytes)
+        reserve_host_memory(_VECTORS, vector_bytes(self.settings, encoder.info.dimensions))
         log.info(
             "encoder %s: %d dimensions, up to %d tokens, %.0f MB",
             encoder.info.name,
-            dimensions,
+            encoder.info.dimensions,
             encoder.info.max_tokens,
             encoder.num_bytes / 1e6,
         )

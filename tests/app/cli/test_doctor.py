@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from app.settings import AppSettings
 from app.store.maintenance.migrate import migrate
 from app.store.maintenance.process_lock import claim_database
 from engine import EngineSettings, ModelLoadError, find_model
+from testing.encoders import make_encoder
 from testing.lora import make_adapter
 from testing.models import make_model
 
@@ -63,10 +65,10 @@ def _as_nobody(folder: Path) -> Iterator[None]:
 
 
 def _findings(
-    data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None, lora: tuple[str, ...] = ()
+    data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None, **engine: Any
 ) -> dict[str, doctor.Finding]:
     settings = AppSettings(data_dir=data_dir, database_url=url, port=0)
-    return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model, lora=lora))}
+    return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model, **engine))}
 
 
 def _file(folder: Path) -> Path:
@@ -368,3 +370,13 @@ def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
     found = _findings(tmp_path, model=str(model))["model"]
     assert "without the LoRA adapter in it: load it with --lora" in found.text
     assert not found.serious
+
+
+def test_the_encoder_is_counted(tmp_path: Path) -> None:
+    model, encoder = make_model(tmp_path / "model"), make_encoder(tmp_path / "encoder")
+    found = _findings(tmp_path, model=str(model), encoder=str(encoder), encoder_vectors=10_000)
+    assert f"and {10_000 * 32 * 4 / 1e6:.1f} MB are left free for 10,000 vectors" in found["encoder"].text
+    assert "encoder" not in _findings(tmp_path, model=str(model))
+    found = _findings(tmp_path, model=str(model), encoder=str(tmp_path / "nothing"))
+    assert found["encoder"].serious
+    assert found["encoder"].text.startswith("ENGINE_ENCODER: There is no model folder")

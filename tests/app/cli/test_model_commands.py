@@ -18,6 +18,7 @@ from app.models.folders import GUIDE
 from app.models.local_model import ModelError
 from app.settings import AppSettings
 from engine import EngineSettings
+from testing.encoders import make_encoder
 from testing.gguf_header import gguf_bytes
 from testing.lora import make_adapter
 from testing.models import make_model
@@ -322,3 +323,21 @@ def test_a_model_is_downloaded_before_it_is_checked_if_that_is_asked_for(
     assert status == 0
     assert said.endswith("at most 98 MB. For chats of 8,192 tokens, put DESKMATE_MEMORY=5g into .env.\n")
     assert checked[1:] == ["org/name"]
+
+
+def test_the_encoder_is_counted_with_its_vectors(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = (
+        "check",
+        "--model",
+        str(make_model(tmp_path / "model")),
+        "--encoder",
+        str(make_encoder(tmp_path / "encoder")),
+    )
+    status, said, _ = run(*flags, "--encoder-vectors", "1000000")
+    assert (status, "and the encoder with its vectors 128 MB" in said) == (0, True)
+    monkeypatch.setattr("engine.available_host_memory", lambda: 50_000_000)
+    monkeypatch.setattr("app.models.performance.may_have_gpu", lambda: False)
+    status, _, errors = run(*flags, "--encoder-vectors", "1000000")
+    assert status == 2
+    assert "but not beside the encoder" in " ".join(errors.split())
+    assert run(*flags, "--encoder-vectors", "1000")[0] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from engine import ModelLoadError
+from engine import EngineSettings, ModelLoadError, encoder_memory
 from engine.device import host_memory
 from engine.encoder import load
 from engine.encoder.load import load_encoder
@@ -131,3 +131,16 @@ def test_vectors_are_cut_only_as_the_model_says(
     else:
         with pytest.raises(ValueError, match=r"^dimensions must be"):
             info.check_dimensions(asked)
+
+
+def test_the_memory_is_counted_from_the_files(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path)
+    encoder = load_encoder(str(folder), no_progress)
+    settings = EngineSettings(_env_file=None, encoder=str(folder), encoder_vectors=10)
+    memory = encoder_memory(settings)
+    assert memory is not None
+    assert (memory.weights, memory.vectors) == (encoder.num_bytes, 10 * 32 * 4)
+    assert encoder_memory(settings.model_copy(update={"encoder": None})) is None
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="ENGINE_ENCODER: the folder"):
+        encoder_memory(settings)
