@@ -157,3 +157,12 @@ class TextSpan:
     start: int
     end: int
     length: int  #: of the whole text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkText:
+    """A chunk that waits for its vector."""
+
+    chunk_id: str
+    collection_id: str
+    text: str  #: what is encoded: the document's title, the headings, and the chunk's own words

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
+from app.domain.knowledge import ChunkText
 from app.errors import EngineUnavailable, StorageUnavailable
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
 from app.knowledge.pgvector_index import MAX_DIMENSIONS, PgvectorIndex, has_pgvector
@@ -30,15 +30,6 @@ MAX_ENCODING_SECONDS = 30.0
 """How long chunks are encoded before the index is compared with the database again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkText:
-    """A chunk that waits for its vector."""
-
-    chunk_id: str
-    collection_id: str
-    text: str  #: what is encoded: the document's title, the headings, and the chunk's own words
-
-
 class VectorRecords(Protocol):
     """The vectors in the database. Searchable chunks are those of the documents' current versions."""
 
@@ -46,8 +37,8 @@ class VectorRecords(Protocol):
         """Returns a text that changes whenever a searchable chunk, its collection or its vector does. Must be cheap."""
         ...
 
-    async def unencoded(self, fingerprint: str, limit: int) -> Sequence[ChunkText]:
-        """Returns searchable chunks that have no vector of this encoder."""
+    async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> Sequence[ChunkText]:
+        """Returns searchable chunks that have no vector of this encoder, by their ids, those behind ``after``."""
         ...
 
     async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
@@ -147,8 +138,10 @@ class DenseSearch:
             return
         await self._update_index(info, index)
         ends = monotonic() + MAX_ENCODING_SECONDS
-        while waiting := await self._records.unencoded(info.fingerprint, ENCODED_AT_ONCE):
+        last = ""
+        while waiting := await self._records.unencoded(info.fingerprint, ENCODED_AT_ONCE, last):
             await self._encode(encoder, info, index, waiting)
+            last = waiting[-1].chunk_id
             if monotonic() > ends:
                 return
         self._revision = revision  # that of before: what has changed since is compared once more

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.domain.knowledge import ChunkText
 from app.errors import EngineUnavailable
 from app.knowledge import dense_search
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
-from app.knowledge.dense_search import ChunkText, DenseSearch
+from app.knowledge.dense_search import DenseSearch
 from engine import Embeddings, EncoderInfo, EngineStoppedError, TextRole
 from testing.fake_encoder import FakeEncoder
 
@@ -26,9 +27,11 @@ class Records:
     async def revision(self) -> str:
         return repr((self.chunks, sorted((id, mark) for id, (mark, _) in self.stored.items())))
 
-    async def unencoded(self, fingerprint: str, limit: int) -> Sequence[ChunkText]:
-        waiting = [id for id in self.chunks if self.stored.get(id, ("", b""))[0] != fingerprint]
-        return [ChunkText(id, *self.chunks[id]) for id in waiting[:limit]]
+    async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> Sequence[ChunkText]:
+        waiting = [id for id in sorted(self.chunks) if id > after and self.stored.get(id, ("", b""))[0] != fingerprint]
+        return [
+            ChunkText(chunk_id=id, collection_id=self.chunks[id][0], text=self.chunks[id][1]) for id in waiting[:limit]
+        ]
 
     async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
         self.stored |= {id: (fingerprint, vector) for id, vector in vectors.items() if id in self.chunks}

@@ -1,0 +1,90 @@
+"""The vectors of chunks in the database.
+
+Rights are no matter here: the background pass reads every chunk, and a search is told the collections of its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app.domain.knowledge import ChunkText
+from app.store.db.database import Database
+
+_COLLECTION = sa.table("kb_collection", sa.column("id"), sa.column("revision"))
+_VERSION = sa.table("kb_version", sa.column("document_id"), sa.column("version"), sa.column("title"), sa.column("text"))
+_CHUNK = sa.table(
+    "kb_chunk",
+    *map(sa.column, ("id", "document_id", "collection_id", "version", "heading")),
+    sa.column("start", sa.Integer),
+    sa.column("end", sa.Integer),
+    sa.column("vector", sa.LargeBinary),
+    sa.column("vector_of"),
+)
+
+
+class ChunkVectors:
+    """Implements :class:`app.knowledge.dense_search.VectorRecords`. Every chunk is one of a current version."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def revision(self) -> str:
+        """Returns a text that changes whenever a chunk, its collection or its vector does."""
+        statement = sa.select(_COLLECTION.c.id, _COLLECTION.c.revision).order_by(_COLLECTION.c.id)
+        rows = await self._database.read(lambda session: session.execute(statement).all())
+        return " ".join(f"{id}:{revision}" for id, revision in rows)
+
+    async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> list[ChunkText]:
+        """Returns chunks that have no vector of this encoder, in the order of their ids, those behind ``after``."""
+        c, v = _CHUNK.c, _VERSION.c
+        # both databases count characters, from 1
+        words = sa.func.substr(v.text, c.start + 1, c.end - c.start)
+        statement = (
+            sa.select(c.id, c.collection_id, v.title, c.heading, words)
+            .join_from(_CHUNK, _VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))
+            .where(sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint), c.id > after)
+            .order_by(c.id)
+            .limit(limit)
+        )
+        rows = await self._database.read(lambda session: session.execute(statement).all())
+        return [
+            ChunkText(chunk_id=id, collection_id=owner, text="\n".join(filter(None, (title, heading, text))))
+            for id, owner, title, heading, text in rows
+        ]
+
+    async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
+        """Stores vectors by chunk id. Chunks that are gone meanwhile are left out."""
+        if not vectors:
+            return
+        c = _CHUNK.c
+        update = (
+            sa.update(_CHUNK)
+            .where(c.id == sa.bindparam("chunk"))
+            .values(vector=sa.bindparam("bytes", type_=sa.LargeBinary), vector_of=fingerprint)
+        )
+        owners = sa.select(c.collection_id).where(c.id.in_(list(vectors)))
+        grow = sa.update(_COLLECTION).where(_COLLECTION.c.id.in_(owners)).values(revision=_COLLECTION.c.revision + 1)
+
+        def write(session: Session) -> None:
+            connection = session.connection()
+            connection.execute(update, [{"chunk": id, "bytes": vector} for id, vector in sorted(vectors.items())])
+            connection.execute(grow)
+
+        await self._database.write(write)
+
+    async def encoded(self, fingerprint: str) -> dict[str, str]:
+        """Returns the collection of each chunk that has a vector of this encoder, by the chunk's id."""
+        statement = sa.select(_CHUNK.c.id, _CHUNK.c.collection_id).where(_CHUNK.c.vector_of == fingerprint)
+        rows = await self._database.read(lambda session: session.execute(statement).all())
+        return {id: owner for id, owner in rows}  # noqa: C416 - rows are no pairs to type checkers
+
+    async def vectors(self, fingerprint: str, chunk_ids: Sequence[str]) -> dict[str, bytes]:
+        """Returns stored vectors by chunk id, without those that are gone meanwhile."""
+        statement = sa.select(_CHUNK.c.id, _CHUNK.c.vector).where(
+            _CHUNK.c.id.in_(list(chunk_ids)), _CHUNK.c.vector_of == fingerprint
+        )
+        rows = await self._database.read(lambda session: session.execute(statement).all())
+        return {id: bytes(vector) for id, vector in rows}
