@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
 from engine.device.host_memory import available_host_memory
 from engine.embeddings import EncoderInfo
@@ -95,6 +96,8 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
 
 
 def _load_module(folder: Path, name: str) -> PreTrainedModel:
+    draws_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # ours is on the page and in the log
     try:
         module, report = AutoModel.from_pretrained(
             folder,
@@ -105,6 +108,9 @@ def _load_module(folder: Path, name: str) -> PreTrainedModel:
         )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
         raise ModelLoadError(f"The encoder {name} cannot be loaded: {first_line(error)}") from error
+    finally:
+        if draws_bar:
+            logging.enable_progress_bar()
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise ModelLoadError(f"The encoder {name} is incomplete: its weights lack {missing[0]}. Download it again.")

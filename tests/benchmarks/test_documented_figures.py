@@ -77,3 +77,20 @@ def test_every_figure_of_long_contexts_is_that_of_its_run() -> None:
         assert as_shown(before[2 * index + 1]["speed"], speed_before)
         weights = 946
         assert as_shown((weights + shallow["cache_megabytes"]) / (weights + deep["cache_megabytes"]), equal)
+
+
+def test_the_figures_of_the_knowledge_base_are_those_of_its_run() -> None:
+    run = results("2026-11-25-knowledge")
+    encoding, dense = run["encoding"], run["dense"]
+    measured = [
+        encoding["chunks_per_second"],
+        1000 * encoding["cpu_seconds"] / encoding["chunks"],
+        encoding["query_p95_ms"],
+        dense["all_p50_ms"],
+        dense["all_p95_ms"],
+        dense["one_of_ten_p95_ms"],
+        dense["megabytes"],
+    ]
+    cells = [cell for _, cell in table("Knowledge")[1:]]
+    assert len(cells) == len(measured)
+    assert all(as_shown(figure, cell) for figure, cell in zip(measured, cells, strict=True))

@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 
 from app.api.openai import embeddings
+from app.auth.rate_limits import too_many_requests
+from app.turns.admission import UnlimitedAdmission
 from engine import EngineOverloadedError, EngineStoppedError, TextRole
 from testing.fake_encoder import FakeEncoder
 from tests.app.live_server import RunningApp
@@ -140,3 +142,19 @@ async def test_errors_of_the_encoder(live: RunningApp, encoder: FakeEncoder, err
             }
         },
     )
+
+
+async def test_the_tokens_count_in_a_users_limits(
+    live: RunningApp, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(UnlimitedAdmission, "record_tokens", lambda self, user_id, tokens: counted.append(tokens))
+    assert (await post(live, input=["a b", "c"]))[0] == 200
+    assert counted == [3]
+
+    def refuse(self: UnlimitedAdmission, user_id: str, replies: int = 1) -> Any:
+        raise too_many_requests("You've used your 3 tokens for today.", 60)
+
+    monkeypatch.setattr(UnlimitedAdmission, "admit", refuse)
+    assert (await post(live, input="a"))[0] == 429
+    assert len(encoder.calls) == 1
