@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import TypeVar
+
+from app.domain.knowledge import Passage
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -26,3 +29,14 @@ def fuse(*rankings: Sequence[Key], limit: int) -> list[tuple[Key, float]]:
         for rank, key in enumerate(dict.fromkeys(ranking), start=1):
             scores[key] = scores.get(key, 0.0) + 1 / (RANK_OFFSET + rank)
     return sorted(scores.items(), key=lambda one: -one[1])[:limit]
+
+
+def fuse_passages(*rankings: Sequence[Passage], limit: int) -> list[Passage]:
+    """Returns the best passages of all rankings, best first, with their fused scores; each place in a text once."""
+    found = {_place(passage): passage for ranking in rankings for passage in ranking}
+    places = fuse(*([_place(passage) for passage in ranking] for ranking in rankings), limit=limit)
+    return [replace(found[place], score=score) for place, score in places]
+
+
+def _place(passage: Passage) -> tuple[str, int, int, int]:
+    return passage.document_id, passage.version, passage.start, passage.end

@@ -24,6 +24,8 @@ MAX_DIMENSIONS = 4000
 CANDIDATES = 100
 """Candidates that HNSW looks at, at least; more find more of the nearest, and take longer (``hnsw.ef_search``)."""
 MAX_CANDIDATES = 1000
+MAX_SCANNED = 100_000
+"""Vectors after which a search ends although its collections have too few of them."""
 _PREFIX = "kb_vectors_"
 
 
@@ -91,6 +93,8 @@ class PgvectorIndex:
                     f"vector halfvec({int(dimensions)}) NOT NULL)"
                 )
             )
+            # for small collections, which are compared whole
+            session.execute(sa.text(f"CREATE INDEX IF NOT EXISTS {table}_owner ON {table} (collection_id)"))
             session.execute(
                 sa.text(f"CREATE INDEX IF NOT EXISTS {table}_hnsw ON {table} USING hnsw (vector halfvec_cosine_ops)")
             )
@@ -147,6 +151,7 @@ class PgvectorIndex:
             # Goes on beyond the candidates until enough of them are in the collections, in the exact order.
             session.execute(sa.text("SET LOCAL hnsw.iterative_scan = strict_order"))
             session.execute(sa.text(f"SET LOCAL hnsw.ef_search = {candidates}"))
+            session.execute(sa.text(f"SET LOCAL hnsw.max_scan_tuples = {MAX_SCANNED}"))
             rows = session.execute(
                 statement, {"query": _literal(query), "collections": list(collections), "limit": limit}
             )

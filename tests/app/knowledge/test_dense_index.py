@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from app.knowledge import dense_index
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
@@ -109,6 +111,34 @@ def test_stored_vectors_keep_their_direction() -> None:
     assert len(stored) == 2 * 384
     assert float(unit(from_bytes(stored)) @ unit(vector)) > 0.99999
     assert not from_bytes(to_bytes(np.zeros(4, np.float32))).any()
+
+
+async def test_hnsw_goes_on_until_the_collections_have_enough(postgres: PostgresServer) -> None:
+    url = postgres.empty()
+    database = Database(url)
+    try:
+        if not await has_pgvector(database):
+            pytest.skip("this PostgreSQL has no pgvector")
+        index = await PgvectorIndex.open(database, FINGERPRINT, DIMENSIONS)
+        query = np.ones(DIMENSIONS, np.float32)
+        noise = np.random.default_rng(3).normal(size=(600, DIMENSIONS)).astype(np.float32)
+        await index.put([ChunkVector(f"near-{n}", "secret", query + row / 10) for n, row in enumerate(noise)])
+        await index.put([ChunkVector(f"far-{n}", "mine", row - query) for n, row in enumerate(noise[:5])])
+
+        def use_hnsw(session: Session) -> None:  # by itself the planner compares so few one by one
+            name = session.scalar(sa.text("SELECT current_database()"))
+            for setting in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
+                session.execute(sa.text(f'ALTER DATABASE "{name}" SET {setting} = off'))
+
+        await database.write(use_hnsw)
+        await database.close()
+        database = Database(url)
+        index = await PgvectorIndex.open(database, FINGERPRINT, DIMENSIONS)
+        found = await index.search(query, collections=["mine"], limit=5)
+        assert {one.chunk_id for one in found} == {f"far-{n}" for n in range(5)}
+    finally:
+        await database.close()
+        postgres.drop(url)
 
 
 async def test_another_encoder_gets_another_table(postgres: PostgresServer) -> None:

@@ -121,6 +121,7 @@ async def test_another_encoder_encodes_all_again() -> None:
     encoder, records = FakeEncoder(), Records(**RECORDS)
     search = DenseSearch(lambda: encoder, records, in_memory)
     await search.catch_up()
+    await search.catch_up()  # now nothing has changed since the last look
     old = dict(records.stored)
     encoder.become("0123456789abcdef")
     await search.catch_up()
