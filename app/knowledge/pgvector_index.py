@@ -6,18 +6,14 @@ schema: it can be dropped at any time, and is filled again.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.knowledge.vectors import ChunkVector, ScoredChunk, Vector, unit
 from app.store.db.database import Database, is_postgres
-
-_log = logging.getLogger(__name__)
 
 MAX_DIMENSIONS = 4000
 """HNSW of pgvector takes at most so many dimensions of float16: https://github.com/pgvector/pgvector#hnsw"""
@@ -30,27 +26,19 @@ _PREFIX = "kb_vectors_"
 
 
 async def has_pgvector(database: Database) -> bool:
-    """Whether the database is PostgreSQL with pgvector 0.8 or later, or a role that may add it.
+    """Whether the database is PostgreSQL with pgvector 0.8 or later, which an administrator has added to it.
 
-    Versions before 0.8 filter after the search, so that a small collection would find too little.
+    It is not added here: a backup could then be restored only where it is installed, without anyone having chosen
+    that. Versions before 0.8 filter after the search, so that a small collection would find too little.
     """
 
     def ask(session: Session) -> bool:
         if not is_postgres(session):
             return False
-        installed = sa.text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
-        version = session.scalar(installed)
-        if version is None:
-            try:
-                with session.begin_nested():
-                    session.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector"))
-            except DBAPIError as error:  # the server has no such extension, or the role may not add it
-                _log.info("pgvector is not used: %s", str(error.orig).strip().partition("\n")[0])
-                return False
-            version = session.scalar(installed)
+        version = session.scalar(sa.text("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
         return tuple(map(int, re.findall(r"\d+", str(version))[:2])) >= (0, 8)
 
-    return await database.write(ask)
+    return await database.read(ask)
 
 
 class PgvectorIndex:

@@ -21,7 +21,9 @@ def dump(url: str, file: Path) -> None:
     Raises:
         MaintenanceError: pg_dump is missing, older than the server, or fails; includes its error text.
     """
-    _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={file}", url=url)
+    # pgvector's tables follow from the chunks, and could be restored only where that extension is
+    derived = "--exclude-table=kb_vectors_*"
+    _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", derived, f"--file={file}", url=url)
     _run("pg_restore", f"--file={os.devnull}", str(file))  # unpacks everything, restores nothing
 
 
