@@ -18,8 +18,8 @@ _VERSION = sa.table("kb_version", sa.column("document_id"), sa.column("version")
 _CHUNK = sa.table(
     "kb_chunk",
     *map(sa.column, ("id", "document_id", "collection_id", "version", "heading")),
-    sa.column("start", sa.Integer),
-    sa.column("end", sa.Integer),
+    sa.column("start", sa.BigInteger),
+    sa.column("end", sa.BigInteger),
     sa.column("vector", sa.LargeBinary),
     sa.column("vector_of"),
 )
@@ -40,8 +40,8 @@ class ChunkVectors:
     async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> list[ChunkText]:
         """Returns chunks that have no vector of this encoder, in the order of their ids, those behind ``after``."""
         c, v = _CHUNK.c, _VERSION.c
-        # both databases count characters, from 1
-        words = sa.func.substr(v.text, c.start + 1, c.end - c.start)
+        # both databases count characters, from 1; PostgreSQL's substr takes no bigint
+        words = sa.func.substr(v.text, sa.cast(c.start + 1, sa.Integer), sa.cast(c.end - c.start, sa.Integer))
         statement = (
             sa.select(c.id, c.collection_id, v.title, c.heading, words)
             .join_from(_CHUNK, _VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))

@@ -30,7 +30,7 @@ CHUNK = sa.Table(
     TABLES,
     sa.Column("id", sa.String, primary_key=True),
     *(sa.Column(name, sa.String) for name in ("document_id", "collection_id", "heading", "vector_of")),
-    *(sa.Column(name, sa.Integer) for name in ("version", "start", "end")),
+    *(sa.Column(name, sa.BigInteger) for name in ("version", "start", "end")),
     sa.Column("vector", sa.LargeBinary),
 )
 TEXT = "Grüße 😀. Refunds take five days."
