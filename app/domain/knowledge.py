@@ -51,6 +51,15 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkText:
+    """A chunk that waits for its vector."""
+
+    chunk_id: str
+    collection_id: str
+    text: str  #: what is encoded: the document's title, the headings, and the chunk's own words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A passage that a reply cites by its number. It keeps the passage's words: the document may be deleted."""
 
@@ -157,12 +166,3 @@ class TextSpan:
     start: int
     end: int
     length: int  #: of the whole text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkText:
-    """A chunk that waits for its vector."""
-
-    chunk_id: str
-    collection_id: str
-    text: str  #: what is encoded: the document's title, the headings, and the chunk's own words
