@@ -126,7 +126,8 @@ class Services:
             templates = Templates(files, TemplateVersions(database))
             tools = ChatTools(servers)
             tool_offers = ToolOffers(tools, templates, engine, accounts=settings.accounts)
-            sources = Sources(None, engine, settings, read_sources_prompt())
+            knowledge = Knowledge.create(database, settings, engine, owner)
+            sources = Sources(knowledge.search, engine, settings, read_sources_prompt())
             temporary = TemporaryChats(settings, engine, templates, tool_offers, sources)
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)
@@ -167,6 +168,8 @@ class Services:
             )
             background.start(housekeeping.run_indexing(), "search index")
             background.start(housekeeping.run_cleanup(), "cleanup")
+            background.start(knowledge.dense.run(), "search by meaning")
+            knowledge.ingest.start()
             return cls(
                 settings=settings,
                 engine=engine,
@@ -198,7 +201,7 @@ class Services:
                     delete_conversation=turns.delete_conversation,
                     delete_temporary_chats=temporary.delete_for_user,
                 ),
-                knowledge=Knowledge.create(database, settings),
+                knowledge=knowledge,
                 accounts=accounts,
                 admission=admission,
                 storage=storage,
@@ -239,6 +242,7 @@ class Services:
             if self._quotas is not None:
                 await self._quotas.close()
         finally:
+            await self.knowledge.ingest.close()
             await self._background.close()
             await self.tools.close()
             if self.accounts is not None:

@@ -6,13 +6,23 @@ from dataclasses import dataclass
 
 from app.domain.storage import MIB
 from app.errors import TooLarge
+from app.knowledge.dense_search import DenseSearch, index_in
+from app.knowledge.hybrid_search import HybridSearch
+from app.knowledge.ingest import Ingest
 from app.knowledge.search import KnowledgeSearch
+from app.models.folders import GUIDE
 from app.settings import AppSettings
 from app.store.db.database import Database
+from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.limits import KnowledgeLimits
+from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from engine import ChatEngine
+
+_TOKENIZER = GUIDE / "tokenizer.json"
+"""Counts the tokens of chunks. It is always there, and the process that reads needs no engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +32,24 @@ class Knowledge:
     collections: Collections
     documents: Documents
     search: KnowledgeSearch
+    dense: DenseSearch
+    ingest: Ingest
     max_file_bytes: int
 
     @classmethod
-    def create(cls, database: Database, settings: AppSettings) -> Knowledge:
+    def create(cls, database: Database, settings: AppSettings, engine: ChatEngine, owner: str) -> Knowledge:
+        """``owner``: names this process in the claims of documents that are being read."""
         limits = KnowledgeLimits(
             max_documents=settings.knowledge_max_documents or None,
             max_bytes=settings.knowledge_max_mb * MIB or None,
         )
+        dense = DenseSearch(lambda: engine.encoder, ChunkVectors(database), index_in(database))
         return cls(
             collections=Collections(database),
             documents=Documents(database, limits),
-            search=KnowledgeSearch(ChunkSearch(database)),
+            search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
+            dense=dense,
+            ingest=Ingest(ReadingQueue(database, owner), _TOKENIZER),
             max_file_bytes=settings.knowledge_max_file_mb * MIB,
         )
 

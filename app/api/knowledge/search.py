@@ -26,7 +26,7 @@ async def search_passages(
     q: Annotated[str, Query(max_length=MAX_QUERY_CHARS)],
     limit: Annotated[int, Query(ge=1, le=MAX_PASSAGES)] = 10,
     collection: Annotated[list[str] | None, Query(max_length=100)] = None,
-    way: SearchWay = SearchWay.TEXT,
+    way: SearchWay = SearchWay.FUSED,
 ) -> Passages:
     """Returns the passages that match best, best first, from the collections that the caller may use."""
     return Passages(await services.knowledge.search.search(user_id, q, collections=collection, limit=limit, way=way))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.ids import new_id
@@ -43,15 +43,14 @@ class ReadingQueue:
     async def claim_next(self) -> ReadingJob | None:
         """Claims the document that has waited longest, or whose reader has died; None if there is none."""
 
+        def is_waiting(session: Session) -> bool:
+            return session.scalar(select(exists().where(_waits(session)))) is True
+
         def work(session: Session) -> ReadingJob | None:
             while True:
-                waits = or_(
-                    Document.state == DocumentState.WAITING,
-                    and_(Document.state == DocumentState.READING, _expired(session)),
-                )
                 document = session.scalars(
                     select(Document)
-                    .where(waits)
+                    .where(_waits(session))
                     .order_by(Document.updated_at, Document.id)
                     .limit(1)
                     .with_for_update(skip_locked=True)
@@ -88,7 +87,8 @@ class ReadingQueue:
                     data=data,
                 )
 
-        return await self._database.write(work)
+        # Asked every other second: an idle server must not take the write lock for it.
+        return await self._database.write(work) if await self._database.read(is_waiting) else None
 
     async def progress(self, job: ReadingJob, share: float) -> bool:
         """Stores how much has been read (0 to 1) and renews the lease. False: the claim is lost; stop reading."""
@@ -177,6 +177,12 @@ class ReadingQueue:
             Document.state == DocumentState.READING,
             Document.reader == self._owner,
         )
+
+
+def _waits(session: Session) -> ColumnElement[bool]:
+    return or_(
+        Document.state == DocumentState.WAITING, and_(Document.state == DocumentState.READING, _expired(session))
+    )
 
 
 def _expired(session: Session) -> ColumnElement[bool]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import cast, column, func, literal_column, select, table
+from sqlalchemy import ColumnElement, cast, column, func, literal_column, select, table
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.orm import Session
 
@@ -49,9 +49,23 @@ class ChunkSearch:
             if not words or not usable:
                 return []
             ranked = (_ranked_postgres if is_postgres(session) else _ranked_sqlite)(session, words, usable, limit)
-            return _passages(session, user_id, usable, ranked)
+            entries = select(ChunkEntry.chunk_id, ChunkEntry.id).where(ChunkEntry.id.in_(list(ranked)))
+            scores = {chunk_id: ranked[id] for chunk_id, id in session.execute(entries)}
+            return _passages(session, user_id, scores, Collection.id.in_(usable))
 
         return await self._database.read(work)
+
+    async def usable(self, user_id: str, collections: Sequence[str] | None) -> list[str]:
+        """Returns the collections that the user may use, of these or of all.
+
+        Raises:
+            NotFound: one of them is missing, or the user may not use it.
+        """
+        return await self._database.read(lambda session: _usable(session, user_id, collections))
+
+    async def passages(self, user_id: str, scores: Mapping[str, float]) -> list[Passage]:
+        """Returns the chunks that the user may see as passages, best first, by the scores of the chunks' ids."""
+        return await self._database.read(lambda session: _passages(session, user_id, scores))
 
 
 def query_words(query: str) -> list[str]:
@@ -104,10 +118,12 @@ def _is_prefix(words: Sequence[str], word: str) -> bool:
     return word == words[-1] and len(word) >= _MIN_PREFIX
 
 
-def _passages(session: Session, user_id: str, usable: Sequence[str], ranked: dict[int, float]) -> list[Passage]:
+def _passages(
+    session: Session, user_id: str, scores: Mapping[str, float], *conditions: ColumnElement[bool]
+) -> list[Passage]:
     rows = session.execute(
         select(
-            ChunkEntry.id,
+            Chunk.id,
             Chunk.document_id,
             Chunk.version,
             Chunk.heading,
@@ -116,14 +132,14 @@ def _passages(session: Session, user_id: str, usable: Sequence[str], ranked: dic
             DocumentVersion.title,
             text_between(Chunk.start, Chunk.end).label("text"),
         )
-        .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+        .select_from(Chunk)
         .join(Document, (Document.id == Chunk.document_id) & (Document.version == Chunk.version))
         .join(Collection, Collection.id == Document.collection_id)
         .join(
             DocumentVersion,
             (DocumentVersion.document_id == Chunk.document_id) & (DocumentVersion.version == Chunk.version),
         )
-        .where(ChunkEntry.id.in_(list(ranked)), Collection.id.in_(usable), may_use(user_id))
+        .where(Chunk.id.in_(list(scores)), may_use(user_id), *conditions)
     )
     found = [
         Passage(
@@ -134,7 +150,7 @@ def _passages(session: Session, user_id: str, usable: Sequence[str], ranked: dic
             text=row.text,
             start=row.start,
             end=row.end,
-            score=ranked[row.id],
+            score=scores[row.id],
         )
         for row in rows
     ]

@@ -120,6 +120,18 @@ export interface ChunkView {
   tokens: number;
 }
 
+/** A passage that a reply cites by its number. It keeps the passage's words: the document may be deleted. */
+export interface Citation {
+  number: number;
+  document_id: string;
+  version: number;
+  start: number;
+  end: number;
+  title: string;
+  heading: string;
+  text: string;
+}
+
 /** What to change; omitted fields stay. */
 export interface CollectionChange {
   name?: string | null;
@@ -145,18 +157,6 @@ export interface CollectionView {
   everyone: boolean;
   may_edit: boolean;
   documents: number;
-}
-
-/** A passage that a reply cites by its number. It keeps the passage's words: the document may be deleted. */
-export interface Citation {
-  number: number;
-  document_id: string;
-  version: number;
-  start: number;
-  end: number;
-  title: string;
-  heading: string;
-  text: string;
 }
 
 /** Options of a continued reply. */
