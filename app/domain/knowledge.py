@@ -49,6 +49,12 @@ class Passage:
     end: int
     score: float  #: higher is better; comparable within one search only
 
+    @property
+    def place(self) -> str:
+        """The title and the headings below it. Many documents begin with their title as a heading: it is named once."""
+        headings = self.heading.split(" > ") if self.heading else []
+        return " > ".join([self.title, *(headings[1:] if headings[:1] == [self.title] else headings)])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkText:

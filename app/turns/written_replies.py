@@ -25,8 +25,7 @@ def show_passages(sources: Sequence[Passage]) -> str:
     """Returns the passages as a reply in Markdown, each with its citation."""
     parts = [PASSAGES_FOUND]
     for number, source in enumerate(sources, start=1):
-        place = f"{source.title} > {source.heading}" if source.heading else source.title
-        heading = _MARKUP.sub(r"\\\1", one_line(place))
+        heading = _MARKUP.sub(r"\\\1", one_line(source.place))
         parts.append(f"**{heading}** [{number}]")
         text = source.text.strip()
         if len(text) > MAX_SHOWN_CHARS:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
-    """Return the user, the model, the sampling parameters with its defaults, the presets and the system prompts."""
+    """Return the user, the model, the sampling parameters with its defaults, the presets, collections and prompts."""
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
     info = services.engine.info
     return {
@@ -39,6 +39,11 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
+        "collections": [
+            {"id": collection.id, "name": collection.name}
+            for collection in await services.knowledge.collections.all(identity.user_id)
+            if collection.documents
+        ],
         "prompts": [_prompt_options(prompt) for prompt in await services.templates.all(TemplateKind.PROMPT)],
     }
 

@@ -101,3 +101,16 @@ test("the adapter that is saved can be chosen again, also while it isn't loaded"
   assert.deepEqual(RULES.adapterChoices(chosen, ["sql"]), [["None", NO_ADAPTER], ["sql", "sql"]]);
   assert.deepEqual(RULES.adapterChoices(chosen, []), [["None", NO_ADAPTER], ["sql (not loaded)", "sql"]]);
 });
+
+test("sources are the collections' ids; a collection that is gone can still be unticked", () => {
+  assert.deepEqual(shown({}).collections, []);
+  const chosen = RULES.withParameter(RULES.empty, "collections", ["a", "gone"], DEFAULTS);
+  assert.deepEqual(shown(chosen).collections, ["a", "gone"]);
+  assert.equal(chosen.preset, null);
+  const moved = RULES.withParameter(chosen, "temperature", 0.3, DEFAULTS);
+  assert.deepEqual(moved.collections, ["a", "gone"], "another setting leaves them");
+  const choices = RULES.collectionChoices(chosen, [{ id: "a", name: "Manuals" }]);
+  assert.deepEqual(choices, [["Manuals", "a"], ["A collection that is gone", "gone"]]);
+  assert.deepEqual(RULES.collectionChoices(RULES.empty, []), []);
+  assert.deepEqual(RULES.withParameter(chosen, "collections", null, DEFAULTS).collections, []);
+});

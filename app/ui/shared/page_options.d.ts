@@ -41,5 +41,6 @@ export interface PageOptions {
   parameters: ParameterOptions[];
   defaults: Record<string, number>;
   presets: PresetOptions[];
+  collections: { id: string; name: string }[]; // of documents, which this user may use; without empty ones
   prompts: PromptOptions[];
 }

@@ -43,6 +43,16 @@ class MessageFeedback(TypedDict):
     comment: NotRequired[str]
 
 
+@with_config({"extra": "allow"})  # the server's have more
+class MessageCitation(TypedDict):
+    """A passage that a reply cites."""
+
+    number: int  #: as in the text, from 1
+    title: str  #: of the document
+    heading: str  #: the headings above it, joined by " > "; may be empty
+    text: str
+
+
 def _as_text(content: object) -> object:
     """Joins the text parts of the content that ``gr.Chatbot`` passes to listeners."""
     if not isinstance(content, list):
@@ -69,6 +79,7 @@ class Message(TypedDict):
     reasoning: NotRequired[str]  #: Markdown: what the model thought before it answered; shown folded
     reasoning_seconds: NotRequired[float | None]  #: how long it thought
     tool_uses: NotRequired[list[MessageToolUse]]
+    citations: NotRequired[list[MessageCitation]]  #: the passages that a reply cites, shown below it
     stats: NotRequired[MessageStats | None]
     siblings: NotRequired[list[str]]  #: ids of all versions of this message, its own included, oldest first
     feedback: NotRequired[MessageFeedback | None]

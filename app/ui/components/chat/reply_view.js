@@ -2,6 +2,7 @@
 // when a reply ends.
 
 import { announce, make } from "../../shared/dom.js";
+import { Citations } from "./citations.js";
 import { Feedback } from "./feedback.js";
 import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
@@ -36,6 +37,7 @@ export class ReplyView {
     this.stats = make("span", { class: "dm-stats" });
     const decide = actions.offers("decide") ? (/** @type {import("./types.js").Decision} */ decision) => actions.decide(id, decision) : null;
     this.body = new ReplyBody(message, decide);
+    this.citations = new Citations(message.citations);
     /** @param {string} name @param {HTMLElement | null} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
     this.foot = make(
@@ -58,6 +60,7 @@ export class ReplyView {
       this.waiting,
       this.thoughts.element,
       this.body.element,
+      this.citations.element,
       this.note,
       this.foot,
       offered("rate", this.feedback.details),
@@ -98,6 +101,11 @@ export class ReplyView {
     onRendered?.();
   }
 
+  /** Shows what the reply cites so far. @param {import("./types.js").Citation[]} citations */
+  cite(citations) {
+    this.citations.show(citations);
+  }
+
   /** @param {{processed: number, total: number}} progress */
   progress({ processed, total }) {
     if (this.#isEmpty && total > 0) this.#showWaiting(`Reading ${Math.floor((100 * processed) / total)} %`);
@@ -127,6 +135,7 @@ export class ReplyView {
     const added = message.content.slice(this.source.length);
     if (added !== "") this.append(added, onRendered);
     for (const use of message.tool_uses ?? []) this.toolUse(use);
+    this.cite(message.citations ?? []);
     this.feedback.show(message.feedback);
     if (message.status === "streaming") return;
     if (message.mayGrow && added !== "") {

@@ -28,6 +28,14 @@ export interface ToolUse {
   seconds?: number | null;
 }
 
+/** A passage that a reply cites by its number; see messages.py. */
+export interface Citation {
+  number: number;
+  title: string;
+  heading: string; // the headings above it, joined by " > "
+  text: string;
+}
+
 /** What a user decided about the calls that wait in a reply. */
 export interface Decision {
   allow: string[];
@@ -46,6 +54,7 @@ export interface Message {
   reasoning?: string; // what the model thought before it answered
   reasoning_seconds?: number | null; // how long it thought
   tool_uses?: ToolUse[];
+  citations?: Citation[];
   stats?: MessageStats | null;
   siblings?: string[];
   feedback?: Partial<MessageFeedback> | null;

@@ -137,7 +137,7 @@ export class Settings {
    */
   controlChanged(name, names, ...values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
-    if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // changed by code, not by the user
+    if (isEqual(shown[name], this.#shown()[name])) return; // changed by code, not by the user
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
@@ -152,6 +152,7 @@ export class Settings {
     const shown = this.#shown();
     const choices = this.#choicesShown ? {} : this.#choices();
     choices.adapter = this.#adapterChoices(); // depend on the chat, too
+    choices.collections = this.#collectionChoices();
     this.#choicesShown = true;
     return names.map((name) => (choices[name] ? { __type__: "update", choices: choices[name], value: shown[name] } : shown[name]));
   }
@@ -177,6 +178,10 @@ export class Settings {
     return this.rules.adapterChoices(this.value, this.options.model.adapters);
   }
 
+  #collectionChoices() {
+    return this.rules.collectionChoices(this.value, this.options.collections);
+  }
+
   #toggleAdvanced() {
     const isOpen = this.advanced.classList.toggle("dm-open");
     this.advancedToggle.setAttribute("aria-expanded", String(isOpen));
@@ -196,6 +201,7 @@ export class Settings {
   #show() {
     this.root.classList.toggle("dm-cannot-think", !this.options.model.can_think);
     this.root.classList.toggle("dm-has-no-adapters", this.#adapterChoices().length === 0);
+    this.root.classList.toggle("dm-has-no-collections", this.#collectionChoices().length === 0);
     this.root.classList.toggle("dm-cannot-call-tools", !this.options.model.can_call_tools);
     this.#find(".dm-show-settings").click();
     this.#showPrompt();
@@ -409,3 +415,6 @@ export class Settings {
     if (value.system_prompt_name !== null && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 }
+
+/** Whether a control shows a value; nothing is as good as an empty text. @param {any} shown @param {any} value */
+const isEqual = (shown, value) => JSON.stringify(shown ?? "") === JSON.stringify(value ?? "");

@@ -156,6 +156,13 @@ def _controls() -> dict[str, Component]:
         ),
         **_parameter_controls(is_advanced=False),
     }
+    # Hidden by the script while there are no documents.
+    controls["collections"] = gr.CheckboxGroup(
+        [],
+        label="Sources",
+        info="Replies in this chat rest on the documents of what is ticked, and cite them.",
+        elem_classes="dm-control-collections",
+    )
     # Hidden by the script while no adapter is loaded.
     controls["adapter"] = gr.Dropdown(
         [], label="Adapter", info="Changes how the model replies in this chat.", elem_classes="dm-control-adapter"

@@ -13,7 +13,14 @@ const MODEL_DEFAULT = "default";
 
 /** @type {Map<boolean | null, string>} what the control of thinking shows */
 const THINKING = new Map([[null, "default"], [true, "on"], [false, "off"]]);
-const OTHERS = Object.freeze({ thinking: null, max_thinking_tokens: null, use_tools: null, adapter: null, json_schema: null });
+const OTHERS = Object.freeze({
+  thinking: null,
+  max_thinking_tokens: null,
+  use_tools: null,
+  adapter: null,
+  json_schema: null,
+  collections: /** @type {string[]} */ ([]),
+});
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
@@ -56,6 +63,7 @@ export class SettingsRules {
       use_tools: value.use_tools !== false,
       adapter: value.adapter ?? NO_ADAPTER,
       json_schema: value.json_schema ?? "",
+      collections: value.collections ?? [],
     };
     for (const name of this.sliders) shown[name] ??= defaults[name];
     return shown;
@@ -96,6 +104,7 @@ export class SettingsRules {
     if (this.lists.includes(name)) return (shown ?? "").split("\n").filter((/** @type {string} */ line) => line !== "");
     if (this.sliders.includes(name)) return shown === defaults[name] ? null : shown;
     if (name === "adapter") return shown || null;
+    if (name === "collections") return shown ?? [];
     if (name === "json_schema") return shown?.trim() ? shown : null;
     return shown ?? null;
   }
@@ -112,6 +121,21 @@ export class SettingsRules {
     const choices = loaded.map((name) => [name, name]);
     if (adapter && !loaded.includes(adapter)) choices.push([`${adapter} (not loaded)`, adapter]);
     return choices.length === 0 ? [] : [["None", NO_ADAPTER], ...choices];
+  }
+
+  /**
+   * What the control of the sources offers: the collections with documents, and chosen ones that the user can no longer
+   * use. Empty if there is nothing to choose.
+   * @param {Values} value
+   * @param {{id: string, name: string}[]} usable
+   * @returns {[string, string][]}
+   */
+  collectionChoices({ collections }, usable) {
+    const gone = (collections ?? []).filter((id) => !usable.some((each) => each.id === id));
+    return [
+      ...usable.map(({ id, name }) => /** @type {[string, string]} */ ([name, id])),
+      ...gone.map((id) => /** @type {[string, string]} */ (["A collection that is gone", id])),
+    ];
   }
 
   /**

@@ -28,6 +28,10 @@ export function replyListener(reply, { followDown, onFinished, onGone, onConnect
       reply.toolUse(use, followDown);
       followDown();
     },
+    citations: (citations) => {
+      reply.cite(citations);
+      followDown();
+    },
     progress: (progress) => reply.progress(progress),
     notice: (message) => {
       reply.notice(message);

@@ -7,7 +7,7 @@
 import { api, randomId } from "../../shared/api.js";
 import { crossTab } from "./cross_tab.js";
 
-/** @import { TurnEnd, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse } from "../../shared/api_types.js" */
+/** @import { TurnCitations, TurnEnd, TurnNotice, TurnProgress, TurnReasoning, TurnText, TurnToolUse } from "../../shared/api_types.js" */
 
 /**
  * What a follower of a reply is told.
@@ -15,6 +15,7 @@ import { crossTab } from "./cross_tab.js";
  * @property {(text: string) => unknown} text  new text
  * @property {(text: string, state: {seconds: number | null, ended: boolean}) => unknown} reasoning  new thinking
  * @property {(use: import("../../components/chat/types.js").ToolUse) => unknown} toolUse  a call of a tool, new or changed
+ * @property {(citations: TurnCitations["citations"]) => unknown} citations  all that the reply cites so far
  * @property {(progress: TurnProgress) => unknown} progress
  * @property {(message: string) => unknown} notice
  * @property {(end: TurnEnd) => unknown} end
@@ -24,14 +25,14 @@ import { crossTab } from "./cross_tab.js";
 
 /**
  * The data of an event, by the event's name.
- * @typedef {{text: TurnText, reasoning: TurnReasoning, tool_use: TurnToolUse, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
+ * @typedef {{text: TurnText, reasoning: TurnReasoning, tool_use: TurnToolUse, citations: TurnCitations, progress: TurnProgress, notice: TurnNotice, end: TurnEnd, gone: object}} EventData
  * @typedef {[offset: number, reasoningOffset: number]} Position  in code points
  * @typedef {{[Name in keyof EventData]: [name: Name, data: EventData[Name]]}[keyof EventData]} TurnEvent
  */
 
 const LOCK = "deskmate-turn-events";
 /** @type {(keyof EventData)[]} */
-const EVENT_NAMES = ["text", "reasoning", "tool_use", "progress", "notice", "end", "gone"];
+const EVENT_NAMES = ["text", "reasoning", "tool_use", "citations", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
 const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
@@ -301,7 +302,8 @@ export class TurnEvents {
       // Its card stands after text that another tab's stream has not brought yet: asked for again, both come in order.
       if (data.use.at > followed.position[0]) this.#subscribe(turnId, followed.position);
       else listener.toolUse(data.use);
-    } else if (name === "progress") listener.progress(data);
+    } else if (name === "citations") listener.citations(data.citations);
+    else if (name === "progress") listener.progress(data);
     else if (name === "notice") listener.notice(data.message);
     else {
       const [offset, reasoningOffset] = followed.position;
