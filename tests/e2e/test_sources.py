@@ -1,0 +1,51 @@
+"""Answers from documents in the page: sources chosen in a chat's settings, cited below its replies."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.chat_page import ChatPage
+
+MANUAL = """# Warranty of the Kestrel kettle
+
+## How long it lasts
+
+The warranty of the Kestrel kettle lasts 31 months from the day of purchase. Limescale is not covered.
+"""
+
+
+def _add_document(page: Page, url: str) -> str:
+    """Uploads the manual and waits until it has been read; returns its id."""
+    file = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
+    added = page.request.post(f"{url}/api/kb/documents", multipart={"file": file}, headers={"Origin": url})
+    assert added.status == 202, added.text()
+    document = added.json()["id"]
+    while (state := page.request.get(f"{url}/api/kb/documents/{document}").json())["state"] != "ready":
+        assert state["state"] in ("waiting", "reading"), state
+        page.wait_for_timeout(200)
+    return str(document)
+
+
+def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
+    chat.open_settings()
+    expect(chat.page.locator(".dm-control-collections")).to_be_hidden()  # there are no documents
+    document = _add_document(chat.page, chat.url)
+    try:
+        chat.reload().open_settings()
+        chat.page.get_by_role("checkbox", name="Knowledge").check()
+        chat.ask("How long is the warranty of the kettle?")
+        source = chat.replies.last.locator(".dm-citation")
+        expect(source).to_have_count(1)
+        expect(source.locator("summary")).to_have_text(re.compile(r"^\[1\]\s*Warranty of the Kestrel kettle"))
+        expect(source.locator("blockquote")).to_be_hidden()
+        source.locator("summary").press("Enter")
+        expect(source.locator("blockquote")).to_contain_text("31 months")
+        chat.set_number("Maximum length", "50")  # saving another setting keeps the sources
+        expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
+    finally:
+        assert chat.page.request.delete(f"{chat.url}/api/kb/documents/{document}", headers={"Origin": chat.url}).ok
+    chat.reload().open_settings()
+    expect(chat.replies.last.locator(".dm-citation blockquote")).to_contain_text("31 months")  # it keeps its words
+    expect(chat.page.get_by_role("checkbox", name="A collection that is gone")).to_be_checked()
