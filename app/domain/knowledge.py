@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+MAX_QUERY_CHARS = 2000
+"""Of a search. Of a longer message, its first characters are searched for."""
+
 
 class DocumentState(StrEnum):
     """How far a document has been read."""

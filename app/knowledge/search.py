@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.knowledge import Passage, SearchWay
+from app.domain.knowledge import MAX_QUERY_CHARS, Passage, SearchWay
 from app.errors import InvalidInput
 from app.knowledge.hybrid_search import HybridSearch
 from app.store.chat.search_queue import SearchQueue
 
 MAX_PASSAGES = 50
-MAX_QUERY_CHARS = 2000
 
 
 class KnowledgeSearch:

@@ -11,6 +11,7 @@ from app.store.db.database import Database
 from app.store.desk.audit_log import AuditLog
 from app.store.desk.review import Reviews
 from app.store.desk.usage import UsageRecords
+from app.store.knowledge.withheld import withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Desk:
         """Creates the services. For the callbacks, see :class:`app.services.erasure.Erasure`."""
         return cls(
             usage=UsageRecords(database),
-            reviews=Reviews(database),
+            reviews=Reviews(database, withheld),
             audit_log=AuditLog(database),
             erasure=Erasure(UserDataRecords(database), disable_account, delete_conversation, delete_temporary_chats),
         )

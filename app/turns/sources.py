@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.domain.citations import citation_pattern
-from app.domain.knowledge import Passage
+from app.domain.knowledge import MAX_QUERY_CHARS, Passage
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
 from app.settings import AppSettings
 from engine import ChatEngine, EngineError, StructuredOutput, StructureKind
 
-MAX_QUERY_CHARS = 4000
-"""Characters of a message that are searched for."""
 _CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean, so that sources fit
 _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
 

@@ -25,6 +25,7 @@ class ReviewMark(RequestModel):
 @router.get("")
 async def list_to_review(
     days: DaysDep,
+    user_id: UserId,
     services: ServicesDep,
     flag: Annotated[list[Flag] | None, Query(description="Only replies with one of these flags; default: all.")] = None,
     state: ReviewState = ReviewState.OPEN,
@@ -33,14 +34,17 @@ async def list_to_review(
 ) -> Page[ReviewItem]:
     """Lists the replies of these days to review, latest first; ``cursor`` is the last page's ``next_cursor``."""
     return await services.desk.reviews.list(
-        days.whole, flags=flag or tuple(Flag), state=state, limit=limit, cursor=cursor
+        user_id, days.whole, flags=flag or tuple(Flag), state=state, limit=limit, cursor=cursor
     )
 
 
 @router.get("/{message_id}")
-async def get_exchange(message_id: str, services: ServicesDep) -> Exchange:
-    """Returns a reply to review with the messages around it. Other replies answer 404."""
-    return await services.desk.reviews.exchange(message_id)
+async def get_exchange(message_id: str, user_id: UserId, services: ServicesDep) -> Exchange:
+    """Returns a reply to review with the messages around it. Other replies answer 404.
+
+    A reply that rests on documents the caller may not read is shown as a sentence that says so.
+    """
+    return await services.desk.reviews.exchange(user_id, message_id)
 
 
 @router.put("/{message_id}", status_code=204)

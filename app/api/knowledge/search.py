@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from app.api.deps import ServicesDep, UserId
-from app.domain.knowledge import Passage, SearchWay
-from app.knowledge.search import MAX_PASSAGES, MAX_QUERY_CHARS
+from app.domain.knowledge import MAX_QUERY_CHARS, Passage, SearchWay
+from app.knowledge.search import MAX_PASSAGES
 
 router = APIRouter(prefix="/api/kb", tags=["knowledge"])
 

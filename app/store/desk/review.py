@@ -6,7 +6,8 @@ conversations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Select, delete, exists, func, select, text, union
@@ -31,14 +32,22 @@ BEFORE = 6  #: messages above a reply that are shown with it
 MAX_PAGE = 100
 
 
-class Reviews:
-    """The repository of replies to review. Takes no user id: it is for the desk's admins."""
+WITHHELD = "This reply rests on documents that you may not read, so its text is not shown."
 
-    def __init__(self, database: Database) -> None:
+Withheld = Callable[[Session, str, Collection[str]], Set[str]]
+"""Takes a reviewer and ids of messages; returns those of the replies whose text the reviewer may not read."""
+
+
+class Reviews:
+    """The repository of replies to review, of all users."""
+
+    def __init__(self, database: Database, withheld: Withheld) -> None:
         self._database = database
+        self._withheld = withheld
 
     async def list(
         self,
+        reviewer_id: str,
         span: Span,
         *,
         flags: Collection[Flag] = tuple(Flag),
@@ -71,14 +80,15 @@ class Reviews:
             more = len(rows) > limit
             rows = rows[:limit]
             items = _items(session, [row.id for row in rows])
+            hidden = self._withheld(session, reviewer_id, items)
             return Page(
-                tuple(items[row.id] for row in rows),
+                tuple(_readable(items[row.id], hidden) for row in rows),
                 f"{rows[-1].created_at.isoformat()} {rows[-1].id}" if more else None,
             )
 
         return await self._database.read(work)
 
-    async def exchange(self, message_id: str) -> Exchange:
+    async def exchange(self, reviewer_id: str, message_id: str) -> Exchange:
         """A reply to review with its surrounding messages.
 
         Raises:
@@ -93,15 +103,21 @@ class Reviews:
                 select(Message)
                 .where(Message.parent_id == reply.parent_id, Message.id != reply.id, Message.deletion.is_(None))
                 .order_by(Message.id)
-            )
+            ).all()
             follower = _latest_child(session, reply)
             answer = _latest_child(session, follower) if follower else None
+            after = [message for message in (follower, answer) if message]
+            hidden = self._withheld(session, reviewer_id, [message.id for message in (*before, reply, *others, *after)])
+
+            def shown(messages: Iterable[Message]) -> tuple[ExchangeMessage, ...]:
+                return tuple(_shown(message, hidden) for message in messages)
+
             return Exchange(
-                item=item,
-                before=tuple(map(_shown, before)),
-                reply=_shown(reply),
-                others=tuple(map(_shown, others)),
-                after=tuple(_shown(message) for message in (follower, answer) if message),
+                item=_readable(item, hidden),
+                before=shown(before),
+                reply=_shown(reply, hidden),
+                others=shown(others),
+                after=shown(after),
                 has_earlier=bool(path) and path[0][0].parent_id is not None,
             )
 
@@ -274,15 +290,20 @@ def _latest_child(session: Session, message: Message) -> Message | None:
     ).one_or_none()
 
 
-def _shown(message: Message) -> ExchangeMessage:
+def _shown(message: Message, hidden: Collection[str]) -> ExchangeMessage:
+    is_hidden = message.id in hidden
     return ExchangeMessage(
         id=message.id,
         role=Role(message.role),
-        content=message.content,
+        content=WITHHELD if is_hidden and message.content else message.content,
         status=MessageStatus(message.status),
         created_at=message.created_at,
-        reasoning=message.reasoning or "",
+        reasoning="" if is_hidden else message.reasoning or "",
     )
+
+
+def _readable(item: ReviewItem, hidden: Collection[str]) -> ReviewItem:
+    return replace(item, reply=WITHHELD) if item.message_id in hidden and item.reply else item
 
 
 def _decode(cursor: str) -> tuple[datetime, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import ColumnElement, and_, exists, or_, select, true
 from sqlalchemy.orm import Session
 
@@ -14,6 +16,8 @@ from app.store.db.rows import is_id
 
 NO_COLLECTION = "There is no such collection. It may have been deleted, or you may not use it."
 NO_DOCUMENT = "There is no such document. It may have been removed, or you may not see it."
+
+_IDS_PER_QUERY = 1000
 
 
 def is_admin(user_id: str) -> ColumnElement[bool]:
@@ -73,6 +77,21 @@ def used_document(session: Session, user_id: str, document_id: str, *, lock: boo
     if found is None:
         raise NotFound(NO_DOCUMENT)
     return found
+
+
+def usable_documents(session: Session, user_id: str, document_ids: Iterable[str]) -> set[str]:
+    """Returns those of the documents whose collection the user may use. Ids of no document are left out."""
+    ids = sorted(filter(is_id, document_ids))
+    usable: set[str] = set()
+    for at in range(0, len(ids), _IDS_PER_QUERY):
+        usable.update(
+            session.scalars(
+                select(Document.id)
+                .join(Collection, Collection.id == Document.collection_id)
+                .where(Document.id.in_(ids[at : at + _IDS_PER_QUERY]), may_use(user_id))
+            )
+        )
+    return usable
 
 
 def can_edit(session: Session, user_id: str, collection_id: str) -> bool:

@@ -135,3 +135,33 @@ async def test_another_website_cannot_upload(here: Desk) -> None:
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
         answer = await here.clients["ada"].post(DOCUMENTS, files=files, headers=headers)
         assert answer.status_code == 403
+
+
+async def test_a_chat_takes_no_collection_that_its_user_may_not_use(here: Desk) -> None:
+    ada, gus = here.clients["ada"], here.clients["gus"]
+    secret = (await ada.post(COLLECTIONS, json={"name": "Salaries"})).json()["id"]
+    begun = (await gus.post("/api/turns", json={"text": "Hello"})).json()["conversation_id"]
+    address = f"/api/conversations/{begun}"
+    before = (await gus.get(address)).json()["settings"]
+    missing = "0198c000-0000-7000-8000-000000000009"
+    refusals = set()
+    for id in (secret, missing, "nonsense", "x\0", ""):
+        chosen = {**before, "collections": [KNOWLEDGE_COLLECTION_ID, id]}
+        for answer in (
+            await gus.patch(address, json={"title": "New", "settings": chosen}),
+            await gus.post("/api/turns", json={"text": "?!", "settings": chosen}),
+            await gus.post("/api/turns", json={"text": "Pay?", "collections": [id]}),
+            await gus.post("/api/turns", json={"text": "Pay?", "collections": [id], "conversation_id": begun}),
+            await gus.post("/api/turns", json={"text": "Pay?", "collections": [id], "temporary": True}),
+            await gus.post(f"{address}/draft", json={"text": "Pay?", "collections": [id]}),
+        ):
+            assert answer.status_code == 404, (id, answer.request.url, answer.text)
+            refusals.add(answer.json()["error"]["message"])
+    assert len(refusals) == 1
+    after = (await gus.get(address)).json()
+    assert (after["settings"], after["title"]) == (before, "Hello")
+    assert len((await gus.get("/api/conversations")).json()["items"]) == 1
+    await ada.put(f"{COLLECTIONS}/{secret}/members/{here.ids['gus']}", json={})
+    allowed = await gus.patch(address, json={"settings": {**before, "collections": [secret]}})
+    assert allowed.status_code == 204
+    assert (await gus.post("/api/turns", json={"text": "x" * 5000, "conversation_id": begun})).status_code == 201

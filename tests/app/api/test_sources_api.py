@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from app.domain.ids import new_id
 from app.domain.roles import UserRole
+from app.store.desk.review import WITHHELD
 from app.turns.drafts import CUT_OFF, MODEL_TOO_SMALL
 from app.turns.written_replies import NOTHING_FOUND
 from engine import FinishReason, StructureKind
@@ -83,7 +85,7 @@ async def test_nothing_reaches_a_user_without_the_right(
     ada, cyd = here.clients["ada"], here.clients["cyd"]
     rated = await here.clients["ben"].put(f"/api/messages/{ref['message_id']}/feedback", json={"rating": "down"})
     assert rated.status_code == 200  # so that it is to be reviewed
-    conversation = ref["conversation_id"]
+    conversation, today = ref["conversation_id"], datetime.now(UTC).date()
     for options in ({"collections": ["bens"]}, {"settings": {"collections": ["bens"]}}):
         refused = await ada.post("/api/turns", json={"text": "Code?", **options})
         assert refused.status_code == 404
@@ -95,11 +97,16 @@ async def test_nothing_reaches_a_user_without_the_right(
             f"/api/turns/{ref['turn_id']}/events",
         ):
             assert (await other.get(path)).status_code == 404
-        # The desk's review shows the reply, and what was written in it; not the passage.
-        reviewed = await other.get(f"/api/desk/review/{ref['message_id']}")
-        assert reviewed.status_code == 200
-        assert "It is 4711 [1]." in reviewed.text
-        assert SECRET not in reviewed.text
+        # The desk's review never shows the passage; it shows the reply to an admin, who may read all documents.
+        for reviewed in (
+            await other.get(f"/api/desk/review/{ref['message_id']}"),
+            await other.get("/api/desk/review", params={"first": str(today), "last": str(today)}),
+        ):
+            assert reviewed.status_code == 200
+            assert ref["message_id"] in reviewed.text
+            assert SECRET not in reviewed.text
+            assert ("It is 4711 [1]." in reviewed.text) == (other is ada)
+            assert (WITHHELD in reviewed.text) == (other is cyd)
         assert SECRET not in (await other.get("/api/export")).text
     assert SECRET not in caplog.text
 
