@@ -48,19 +48,13 @@ class Ingest:
         if job is None:
             return False
         try:
-            document = await self._read(job)
+            await self._read_and_save(job)
         except (asyncio.CancelledError, StorageUnavailable):
+            # Not the file's fault: were it an attempt, a disk that is full for a minute would fail every document.
             await self._queue.release(job)
             raise
         except AppError as error:
             await self._queue.fail(job, error.message)
-            return True
-        if document is not None:
-            chunks = [
-                NewChunk(heading=chunk.heading, start=chunk.start, end=chunk.end, tokens=chunk.tokens)
-                for chunk in document.chunks
-            ]
-            await self._queue.save_chunks(job, document.title, document.text, chunks)
         return True
 
     async def _run(self) -> None:
@@ -71,6 +65,15 @@ class Ingest:
                 _log.exception("documents could not be read; the next attempt follows in %d s", RETRY_SECONDS)
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
+
+    async def _read_and_save(self, job: ReadingJob) -> None:
+        document = await self._read(job)
+        if document is not None:
+            chunks = [
+                NewChunk(heading=chunk.heading, start=chunk.start, end=chunk.end, tokens=chunk.tokens)
+                for chunk in document.chunks
+            ]
+            await self._queue.save_chunks(job, document.title, document.text, chunks)
 
     async def _read(self, job: ReadingJob) -> CutDocument | None:
         """The document; None if the claim is lost while it is read."""

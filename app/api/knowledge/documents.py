@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -13,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from app.api.deps import ServicesDep, UserId
 from app.domain.knowledge import ChunkView, DocumentState, DocumentView, TextSpan
+from app.domain.text import clean_text, one_line
 from app.errors import InvalidInput, StorageUnavailable, TooLarge
 
 router = APIRouter(prefix="/api/kb/documents", tags=["knowledge"])
@@ -62,7 +64,7 @@ async def add_document(request: Request, user_id: UserId, services: ServicesDep)
             if not isinstance(file, UploadFile):
                 raise InvalidInput("The upload has no file. Send it as the form's field 'file'.")
             data = await file.read(limit + 1)
-            name = PurePosixPath((file.filename or "").replace("\\", "/")).name
+            name = _file_name(file.filename or "")
     except ClientDisconnect as error:
         raise InvalidInput("The upload ended before the end of the file. Nothing was added.") from error
     except HTTPException as error:  # the form cannot be parsed
@@ -136,6 +138,15 @@ _KINDS = {
     "docx": "docx",
     "csv": "csv",
 }
+
+
+# Control characters, and those that turn the direction of what follows: they would act on a terminal or a page.
+_UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def _file_name(path: str) -> str:
+    """The last part of a path of any system, as it can be shown."""
+    return one_line(_UNSHOWN.sub(" ", clean_text(PurePosixPath(path.replace("\\", "/")).name)))
 
 
 def kind_of(name: str) -> str:

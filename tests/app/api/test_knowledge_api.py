@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ async def here(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def upload(http: httpx.AsyncClient, name: str = "terms.md", **fields: str) -> httpx.Response:
     return await http.post(DOCUMENTS, files={"file": (name, TEXT.encode())}, data=fields)
+
+
+FILE = b'\r\n--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n'
+END = b"\r\n--x--\r\n"
+
+
+async def form(http: httpx.AsyncClient, content: bytes) -> httpx.Response:
+    return await http.post(DOCUMENTS, content=content, headers={"Content-Type": "multipart/form-data; boundary=x"})
 
 
 async def read(here: Desk) -> None:
@@ -120,6 +129,13 @@ async def test_bad_uploads_get_a_sentence(here: Desk) -> None:
         (await ada.post(DOCUMENTS, data={"collection": "x"}, files={"other": ("a.md", b"x")}), 422),
         (await ada.post(DOCUMENTS, content=b"--x", headers={"Content-Type": "multipart/form-data"}), 422),
         (await ada.post(DOCUMENTS, json={}), 415),
+        (await form(ada, b""), 422),
+        (await form(ada, FILE % b"" + b"cut off"), 422),
+        (await form(ada, FILE % b"a.md" + b"1" + FILE % b"b.md" + b"2" + END), 422),
+        (await form(ada, b"--x\r\n" + b"A: b\r\n" * 20_000), 422),
+        (await form(ada, b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nx' + END), 422),
+        (await ada.post(DOCUMENTS, files={"file": ("big.txt", bytes(51 << 20))}), 413),
+        (await here.clients["vera"].post(DOCUMENTS, files={"file": ("big.txt", bytes(51 << 20))}), 403),
         (await upload(ada, collection="nonsense"), 404),
         (await ada.get(f"{DOCUMENTS}/%00"), 404),
         (await ada.get(DOCUMENTS, params={"cursor": "x"}), 422),
@@ -128,6 +144,37 @@ async def test_bad_uploads_get_a_sentence(here: Desk) -> None:
     ):
         assert answer.status_code == status, answer.text
         assert answer.json()["error"]["message"]
+
+
+async def test_names_are_shown_without_what_acts_on_a_screen(here: Desk) -> None:
+    ada = here.clients["ada"]
+    for sent, kept in (
+        ("../../etc/a.md", "a.md"),
+        ("C:\\Users\\ada\\b.md", "b.md"),
+        ("clear\x1b[2J the\x9b screen.md", "clear [2J the screen.md"),
+        ("bill \u202eexe.md", "bill exe.md"),
+        ("möwe 🙂 \u06cc\u200c.md", "möwe 🙂 \u06cc\u200c.md"),
+        ("a" * 497 + ".md", "a" * 497 + ".md"),
+        ("a" * 498 + ".md", None),
+        ("a" * 10_000 + ".md", None),
+        ("..", None),
+        ("/", None),
+    ):
+        answer = await upload(ada, sent)
+        assert answer.status_code == (202 if kept else 422), (sent, answer.text)
+        if kept:
+            assert (await ada.get(f"{DOCUMENTS}/{answer.json()['id']}")).json()["name"] == kept
+
+
+async def test_uploads_of_one_name_at_once_are_versions(here: Desk) -> None:
+    ada = here.clients["ada"]
+    for texts in ([b"%d" % n for n in range(8)], [b"same"] * 8):
+        files = [("terms.md", text) for text in texts]
+        added = await asyncio.gather(*(ada.post(DOCUMENTS, files={"file": file}) for file in files))
+        assert {answer.status_code for answer in added} <= {202, 409}
+        newest = max(answer.json()["version"] for answer in added if answer.is_success)
+        (document,) = (await ada.get(DOCUMENTS)).json()["documents"]
+        assert document["newest"] == newest
 
 
 async def test_another_website_cannot_upload(here: Desk) -> None:

@@ -13,7 +13,7 @@ from app.knowledge.ingest import Ingest
 from app.services.container import Services
 from app.store.db.database import Database
 from app.store.knowledge.documents import Documents
-from app.store.knowledge.reading import ReadingQueue
+from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from tests.app.knowledge.readers import files
 
@@ -71,6 +71,24 @@ async def test_a_closed_ingest_and_a_full_disk_give_the_document_back(
     with pytest.raises(StorageUnavailable):
         await ingest(database).read_next()
     assert (await Documents(database).get(LOCAL_USER_ID, added.id)).state == DocumentState.WAITING
+
+
+async def test_a_disk_that_stays_full_while_saving_fails_no_document(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = await Documents(database).add(LOCAL_USER_ID, None, "a.md", files.MARKDOWN, kind="markdown")
+
+    async def full(*_: object) -> None:
+        raise StorageUnavailable("The disk is full.")
+
+    reader = ingest(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadingQueue, "save_chunks", full)
+        for _ in range(MAX_ATTEMPTS + 1):
+            with pytest.raises(StorageUnavailable):
+                await reader.read_next()
+    assert await reader.read_next()
+    assert (await Documents(database).get(LOCAL_USER_ID, added.id)).state == DocumentState.READY
 
 
 async def test_two_processes_read_a_document_once(database: Database) -> None:

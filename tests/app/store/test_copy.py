@@ -52,6 +52,7 @@ from app.store.maintenance.migrate import migrate
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.row_comparison import DERIVED, compared_tables
 from testing.databases import PostgresServer, create_migrated_file
+from testing.knowledge import passage
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
@@ -253,6 +254,7 @@ def _add_message(
             status="streaming" if running else "complete",
             content=f"{position} \r\n \t é é 👩‍👩‍👧 {'x' * 3000 if position == 5 else ''}",
             token_ids=(0, -1, 2**31 - 1, position) if reply and not running else None,
+            sources=(passage("Größe 🙂 [1] \r\n", score=0.1 + 0.2), passage("", 2)) if reply else None,
             position=position,
             created_at=conversation.created_at + timedelta(seconds=position),
             indexed=position % 2 == 0,

@@ -225,3 +225,39 @@ async def test_a_document_outlives_who_added_it(database: Database) -> None:
     assert (await Documents(database).get(LOCAL_USER_ID, added.id)).name == "terms.md"
     who = sa.select(DocumentVersion.created_by)
     assert await database.read(lambda session: session.scalar(who)) is None
+
+
+HOSTILE = (
+    '" * NEAR ( : &|! ' * 117,
+    "NEAR(refund shipping, 2)",
+    "AND OR NOT",
+    "refund* AND",
+    "^refund",
+    "{title heading}: refund",
+    "refund <-> norway",
+    "!refund",
+    "refund:*",
+    "'; DROP TABLE kb_chunk; --",
+    "\\",
+    "%_",
+    "\0",
+    "\ud800",
+    "\u0301" * 2000,
+    "🙂" * 2000,
+    "漢" * 2000,
+    "x" * 2000,
+    " ".join(f"w{n}" for n in range(400)),
+    "(" * 2000,
+)
+
+
+async def test_operators_of_the_databases_are_words(database: Database) -> None:
+    documents, search = Documents(database), ChunkSearch(database)
+    await documents.add(LOCAL_USER_ID, None, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    collections = [await Collections(database).create(LOCAL_USER_ID, f"{n}") for n in range(40)]
+    for query in HOSTILE:
+        for asked in (None, [KNOWLEDGE_COLLECTION_ID], [one.id for one in collections]):
+            found = await search.search(LOCAL_USER_ID, query, collections=asked)
+            names_a_word = "refund" in query.lower() and (asked is None or len(asked) == 1)
+            assert bool(found) == names_a_word, query
