@@ -61,6 +61,9 @@ class Ingest:
         while True:
             try:
                 pause = 0.0 if await self.read_next() else POLL_SECONDS
+            except StorageUnavailable as error:
+                _log.warning("documents cannot be read now: %s The next attempt follows in %d s", error, RETRY_SECONDS)
+                pause = RETRY_SECONDS
             except Exception:  # the loop must outlive a failure of the disk or the database
                 _log.exception("documents could not be read; the next attempt follows in %d s", RETRY_SECONDS)
                 pause = RETRY_SECONDS

@@ -22,6 +22,7 @@ from app.store.db.rows import change_rows
 from app.store.knowledge.documents import changed_collection
 from app.store.knowledge.entries import chunk_entry
 
+LEASE_SECONDS = 60.0
 MAX_ATTEMPTS = 3
 """How often reading a version may begin. A file that ends the process each time must not do so forever."""
 _GAVE_UP = "Reading this file ended the server's reader several times. Add it in another format."
@@ -32,13 +33,14 @@ class ReadingQueue:
 
     Args:
         owner: id of this start of the process.
-        lease_seconds: how long a claim lasts. :meth:`progress` renews it; after a crash another process takes over.
+        lease_seconds: how long a claim lasts, by default :data:`LEASE_SECONDS`. :meth:`progress` renews it; after a
+            crash another process takes over.
     """
 
-    def __init__(self, database: Database, owner: str, lease_seconds: float = 60.0) -> None:
+    def __init__(self, database: Database, owner: str, lease_seconds: float | None = None) -> None:
         self._database = database
         self._owner = owner
-        self._lease_seconds = lease_seconds
+        self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
 
     async def claim_next(self) -> ReadingJob | None:
         """Claims the document that has waited longest, or whose reader has died; None if there is none."""

@@ -1,10 +1,10 @@
-"""Checks invariants of the message tree that no database constraint expresses."""
+"""Checks invariants of the message tree and of documents that no database constraint expresses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,26 @@ _RULES = (
     ),
 )
 
+_KNOWLEDGE_RULES = (
+    _Rule(
+        "{count} of the documents have lost the version that is searched (the first is {first})",
+        """
+        SELECT count(*), min(kb_document.id) FROM kb_document LEFT JOIN kb_version
+        ON kb_version.document_id = kb_document.id AND kb_version.version = kb_document.version
+        WHERE kb_document.version IS NOT NULL AND kb_version.text IS NULL
+        """,
+    ),
+    _Rule(
+        "{count} of the chunks are not of the version that is searched (the first is {first})",
+        """
+        SELECT count(*), min(kb_chunk.id) FROM kb_chunk LEFT JOIN kb_document
+        ON kb_document.id = kb_chunk.document_id AND kb_document.version = kb_chunk.version
+        AND kb_document.collection_id = kb_chunk.collection_id
+        WHERE kb_document.id IS NULL
+        """,
+    ),
+)
+
 
 def broken_rules(connection: Connection) -> list[str]:
     """Broken invariants of the history, one sentence (without its full stop) per kind.
@@ -67,7 +87,8 @@ def broken_rules(connection: Connection) -> list[str]:
     The databases count the violations, so that memory use does not grow with the history.
     """
     sentences = []
-    for rule in _RULES:
+    has_knowledge = inspect(connection).has_table("kb_document")  # it is younger than the history
+    for rule in (*_RULES, *(_KNOWLEDGE_RULES if has_knowledge else ())):
         count, first = connection.execute(text(rule.broken)).one()
         if count:
             sentences.append(rule.sentence.format(count=count, first=first))

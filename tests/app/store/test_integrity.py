@@ -46,6 +46,24 @@ DAMAGE = (
 )
 
 
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE kb_version SET text = NULL", "2 of the documents have lost the version"),
+        ("DELETE FROM kb_version WHERE version = 1", "2 of the documents have lost the version"),
+        ("UPDATE kb_chunk SET version = 2", "2 of the chunks are not of the version"),
+    ],
+)
+def test_damage_of_documents_is_seen(
+    database_url: str | None, settings: AppSettings, statement: str, said: str
+) -> None:
+    fill(settings.resolved_database_url, conversations=1)
+    with connected(settings.resolved_database_url) as connection:
+        assert broken_rules(connection) == []
+        connection.execute(sa.text(statement))
+        assert [sentence.partition(" (")[0] for sentence in broken_rules(connection)] == [f"{said} that is searched"]
+
+
 @pytest.fixture
 def url(database_url: str | None, settings: AppSettings) -> str:
     url = settings.resolved_database_url
