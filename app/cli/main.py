@@ -15,6 +15,7 @@ import typer
 
 from app.cli.db import db
 from app.cli.flags import read_settings, warn_of_lost_settings, with_flags
+from app.cli.kb import kb
 from app.cli.model import model
 from app.cli.tool import tool
 from app.cli.user import user
@@ -31,6 +32,7 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 cli.add_typer(db, name="db")
+cli.add_typer(kb, name="kb")
 cli.add_typer(model, name="model")
 cli.add_typer(tool, name="tool")
 cli.add_typer(user, name="user")

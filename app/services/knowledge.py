@@ -21,8 +21,16 @@ from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from engine import ChatEngine
 
-_TOKENIZER = GUIDE / "tokenizer.json"
+TOKENIZER = GUIDE / "tokenizer.json"
 """Counts the tokens of chunks. It is always there, and the process that reads needs no engine."""
+
+
+def knowledge_limits(settings: AppSettings) -> KnowledgeLimits:
+    """The limits of each collection."""
+    return KnowledgeLimits(
+        max_documents=settings.knowledge_max_documents or None,
+        max_bytes=settings.knowledge_max_mb * MIB or None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +47,13 @@ class Knowledge:
     @classmethod
     def create(cls, database: Database, settings: AppSettings, engine: ChatEngine, owner: str) -> Knowledge:
         """``owner``: names this process in the claims of documents that are being read."""
-        limits = KnowledgeLimits(
-            max_documents=settings.knowledge_max_documents or None,
-            max_bytes=settings.knowledge_max_mb * MIB or None,
-        )
         dense = DenseSearch(lambda: engine.encoder, ChunkVectors(database), index_in(database))
         return cls(
             collections=Collections(database),
-            documents=Documents(database, limits),
+            documents=Documents(database, knowledge_limits(settings)),
             search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
             dense=dense,
-            ingest=Ingest(ReadingQueue(database, owner), _TOKENIZER),
+            ingest=Ingest(ReadingQueue(database, owner), TOKENIZER),
             max_file_bytes=settings.knowledge_max_file_mb * MIB,
         )
 
