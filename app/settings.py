@@ -132,6 +132,11 @@ class AppSettings(BaseSettings):
     mcp_file: Path = Field(
         Path("mcp.json"), description="File that defines MCP servers, whose tools chats may call; see docs/tools.md."
     )
+    knowledge_dir: Path | None = Field(
+        None,
+        description="Folder that the collection Knowledge follows while the server runs; default: none. See "
+        "docs/knowledge.md.",
+    )
     knowledge_passages: int = Field(
         6, ge=1, le=50, description="Maximum passages of documents that a reply with sources is given."
     )
@@ -191,6 +196,7 @@ class AppSettings(BaseSettings):
         "api_key",
         "public_url",
         "metrics_token",
+        "knowledge_dir",
         "retention_days",
         "response_retention_days",
         "tokens_per_day",

@@ -84,6 +84,32 @@ def remove(
     _end(_with_files(read_settings(AppSettings, flags), collection, user, lambda files: files.remove(names)))
 
 
+@kb.command()
+@with_flags(AppSettings)
+def sync(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="The folder. Default: that of APP_KNOWLEDGE_DIR.")
+    ] = None,
+    collection: CollectionName = None,
+    user: User = None,
+    no_wait: NoWait = False,
+    **flags: str | bool | None,
+) -> None:
+    """Make a collection follow a folder, once: add its new files, read the changed ones, remove those that are gone.
+
+    Documents that came another way stay. Exit code 1: some files could not be added or read.
+    """
+    settings = read_settings(AppSettings, flags)
+    source = folder or settings.knowledge_dir
+    if source is None:
+        raise StartupError("There is no folder to follow. Name one, or set APP_KNOWLEDGE_DIR.")
+
+    async def work(files: KnowledgeFiles) -> bool:
+        return await files.sync(source, read=not no_wait)
+
+    _end(_with_files(settings, collection, user, work))
+
+
 def _with_files(
     settings: AppSettings, collection: str | None, user: str | None, work: Callable[[KnowledgeFiles], Awaitable[Result]]
 ) -> Result:

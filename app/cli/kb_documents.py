@@ -16,6 +16,7 @@ from app.domain.knowledge import CollectionView, DocumentSource, DocumentState, 
 from app.domain.storage import MIB
 from app.errors import InvalidInput, LimitReached, NotFound, TooLarge
 from app.knowledge.folder_files import kind_of, read_file, scan_folder
+from app.knowledge.folder_sync import FolderSync
 from app.knowledge.ingest import Ingest
 from app.services.knowledge import TOKENIZER, knowledge_limits
 from app.settings import AppSettings
@@ -74,6 +75,25 @@ class KnowledgeFiles:
         unchanged = f"; {added[False]:,} there already" if added[False] else ""
         typer.echo(f"{counted(added[True], 'document')} added{unchanged}.")
         return await self.finish(ids, errors, read=read)
+
+    async def sync(self, folder: Path, *, read: bool) -> bool:
+        """Makes the collection's documents that came from a folder what the folder has; returns whether all worked.
+
+        Raises:
+            InvalidInput, NotAllowed: as :meth:`FolderSync.sync`.
+        """
+        sync = FolderSync(
+            self.documents,
+            self.stored,
+            folder,
+            max_file_bytes=self._max_bytes,
+            user_id=self.user_id,
+            collection_id=self.collection_id,
+        )
+        report = await sync.sync()
+        counts = (len(report.added), len(report.changed), len(report.removed))
+        typer.echo("{:,} added, {:,} changed, {:,} removed.".format(*counts))
+        return await self.finish(report.document_ids, report.errors, read=read)
 
     async def finish(self, ids: set[str], errors: Mapping[str, str], *, read: bool) -> bool:
         """Reads what waits, if wanted, and prints the errors; returns whether there is none."""

@@ -170,6 +170,8 @@ class Services:
             background.start(housekeeping.run_cleanup(), "cleanup")
             background.start(knowledge.dense.run(), "search by meaning")
             knowledge.ingest.start()
+            if knowledge.folder is not None:
+                background.start(knowledge.folder.run(), "knowledge folder")
             return cls(
                 settings=settings,
                 engine=engine,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.domain.storage import MIB
 from app.errors import TooLarge
 from app.knowledge.dense_search import DenseSearch, index_in
+from app.knowledge.folder_sync import FolderSync
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.ingest import Ingest
 from app.knowledge.search import KnowledgeSearch
@@ -19,6 +20,7 @@ from app.store.knowledge.documents import Documents
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.stored_files import StoredFiles
 from engine import ChatEngine
 
 TOKENIZER = GUIDE / "tokenizer.json"
@@ -42,19 +44,28 @@ class Knowledge:
     search: KnowledgeSearch
     dense: DenseSearch
     ingest: Ingest
+    folder: FolderSync | None  #: None if no folder is configured
     max_file_bytes: int
 
     @classmethod
     def create(cls, database: Database, settings: AppSettings, engine: ChatEngine, owner: str) -> Knowledge:
         """``owner``: names this process in the claims of documents that are being read."""
         dense = DenseSearch(lambda: engine.encoder, ChunkVectors(database), index_in(database))
+        documents, max_file_bytes = (
+            Documents(database, knowledge_limits(settings)),
+            settings.knowledge_max_file_mb * MIB,
+        )
+        folder = settings.knowledge_dir
         return cls(
             collections=Collections(database),
-            documents=Documents(database, knowledge_limits(settings)),
+            documents=documents,
             search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
             dense=dense,
             ingest=Ingest(ReadingQueue(database, owner), TOKENIZER),
-            max_file_bytes=settings.knowledge_max_file_mb * MIB,
+            folder=FolderSync(documents, StoredFiles(database), folder, max_file_bytes=max_file_bytes)
+            if folder
+            else None,
+            max_file_bytes=max_file_bytes,
         )
 
     def too_large(self) -> TooLarge:

@@ -96,3 +96,17 @@ def test_what_cannot_be_added_is_said(run: Run, folder: Path, monkeypatch: pytes
     monkeypatch.setenv("APP_SECRET_KEY", SECRET)
     status, _, errors = run("list", "--user", "nobody")
     assert (status, "There is no user 'nobody'" in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_folder_is_followed(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, errors = run("sync")
+    assert (status, "Name one, or set APP_KNOWLEDGE_DIR." in errors) == (2, True)
+    monkeypatch.setenv("APP_KNOWLEDGE_DIR", str(folder))
+    status, said, errors = run("sync")
+    assert (status, said) == (1, "2 added, 0 changed, 0 removed.\n")
+    assert "broken.pdf is not a PDF file" in errors
+    (folder / "broken.pdf").unlink()
+    assert run("sync")[:2] == (0, "0 added, 0 changed, 1 removed.\n")
+    status, _, errors = run("sync", "missing")
+    assert (status, "missing cannot be read" in " ".join(errors.split())) == (2, True)

@@ -156,5 +156,5 @@ def test_the_fixed_network_is_none_that_docker_gives_to_others() -> None:
 def test_mounted_files_are_there() -> None:
     mounts = [volume for service in services().values() for volume in service.get("volumes", [])]
     folders = [mount.partition(":")[0] for mount in mounts if mount.startswith("./")]
-    assert len(folders) == 4
+    assert len(folders) == 6
     assert all((ROOT / folder).is_dir() for folder in folders)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.domain.ids import LOCAL_USER_ID
+from app.domain.knowledge import DocumentSource
+from app.errors import InvalidInput
+from app.knowledge import folder_files, folder_sync
+from app.knowledge.folder_files import scan_folder
+from app.knowledge.folder_sync import FolderSync
+from app.services.container import Services
+from app.store.db.database import Database
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
+from app.store.knowledge.documents import Documents
+from app.store.knowledge.limits import KnowledgeLimits
+from app.store.knowledge.stored_files import StoredFile, StoredFiles
+
+
+@pytest.fixture
+def database(services: Services) -> Database:
+    return services.database
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "knowledge"
+    (folder / "eu").mkdir(parents=True)
+    (folder / "a.md").write_text("A")
+    (folder / "eu" / "b.txt").write_text("B")
+    return folder
+
+
+def following(database: Database, folder: Path, max_documents: int | None = None) -> FolderSync:
+    documents = Documents(database, KnowledgeLimits(max_documents=max_documents, max_bytes=None))
+    return FolderSync(documents, StoredFiles(database), folder, max_file_bytes=1000)
+
+
+async def stored(database: Database) -> dict[str, StoredFile]:
+    return await StoredFiles(database).all(LOCAL_USER_ID, KNOWLEDGE_COLLECTION_ID)
+
+
+async def test_new_changed_and_deleted_files_are_followed(database: Database, folder: Path) -> None:
+    sync = following(database, folder)
+    report = await sync.sync()
+    assert (report.added, report.changed, report.removed, report.errors) == (["a.md", "eu/b.txt"], [], [], {})
+    assert {one.source for one in (await stored(database)).values()} == {DocumentSource.FOLDER}
+    os.utime(folder / "eu" / "b.txt", (1, 1))  # the same content
+    (folder / "a.md").write_text("A, changed")
+    (folder / "c.html").write_text("<p>C")
+    report = await sync.sync()
+    assert (report.added, report.changed, report.removed) == (["c.html"], ["a.md"], [])
+    (folder / "a.md").unlink()
+    report = await following(database, folder).sync()  # after a restart
+    assert (report.added, report.changed, report.removed) == ([], [], ["a.md"])
+    assert set(await stored(database)) == {"c.html", "eu/b.txt"}
+
+
+async def test_documents_that_came_another_way_stay(database: Database, folder: Path) -> None:
+    documents = Documents(database)
+    await documents.add(LOCAL_USER_ID, None, "a.md", b"uploaded", kind="markdown")
+    await documents.add(LOCAL_USER_ID, None, "other.md", b"uploaded", kind="markdown")
+    report = await following(database, folder).sync()
+    assert (report.added, report.removed) == (["eu/b.txt"], [])
+    assert report.errors == {
+        "a.md": "a.md is left out: a document of this name came another way. Rename the file.",
+    }
+    assert (await stored(database))["a.md"].source is DocumentSource.UPLOAD
+
+
+async def test_an_empty_or_missing_folder_removes_nothing(database: Database, folder: Path) -> None:
+    sync = following(database, folder)
+    await sync.sync()
+    away = folder.rename(folder.with_name("away"))  # noqa: ASYNC240
+    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+        await sync.sync()
+    away.with_name("knowledge").mkdir()
+    with pytest.raises(InvalidInput, match="not mounted"):
+        await sync.sync()
+    assert len(await stored(database)) == 2
+
+
+async def test_a_file_that_is_refused_keeps_no_other_out(database: Database, folder: Path) -> None:
+    (folder / "A.txt").write_bytes(b"x" * 1001)
+    report = await following(database, folder, max_documents=1).sync()
+    assert report.added == ["a.md"]
+    assert report.errors["A.txt"].startswith("A.txt is larger than")
+    assert "may have no more" in report.errors["eu/b.txt"]
+
+
+async def test_a_running_server_takes_files_that_have_settled(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def read(path: Path, name: str, max_bytes: int) -> bytes:
+        opened.append(name)
+        return folder_files.read_file(path, name, max_bytes)
+
+    monkeypatch.setattr(folder_sync, "read_file", read)
+    sync = following(database, folder)
+    await sync.follow()
+    assert opened == []  # seen once: they may still be being copied
+    (folder / "a.md").write_text("A, longer")
+    await sync.follow()
+    assert opened == ["eu/b.txt"]
+    await sync.follow()
+    assert opened == ["eu/b.txt", "a.md"]
+    await sync.follow()
+    assert opened == ["eu/b.txt", "a.md"]  # nothing changed: nothing is opened
+    (folder / "a.md").unlink()
+    await sync.follow()
+    assert set(await stored(database)) == {"eu/b.txt"}
+    assert opened == ["eu/b.txt", "a.md"]
+
+
+def test_hidden_files_and_links_out_of_the_folder_are_left_out(tmp_path: Path, folder: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.md").write_text("secret")
+    (folder / "link.md").symlink_to(outside / "secret.md")
+    (folder / "linked").symlink_to(outside, target_is_directory=True)
+    (folder / "inside.md").symlink_to("a.md")
+    (folder / "broken.md").symlink_to("nothing.md")
+    (folder / "circle.md").symlink_to("circle.md")
+    (folder / ".hidden.md").write_text("hidden")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.md").write_text("hidden")
+    (folder / "~$open.docx").write_text("lock")
+    (folder / "picture.png").write_text("picture")
+    os.mkfifo(folder / "pipe.md")
+    assert list(scan_folder(folder)) == ["a.md", "inside.md", "eu/b.txt"]
+    (tmp_path / "link").symlink_to(folder)
+    assert len(scan_folder(tmp_path / "link")) == 3
