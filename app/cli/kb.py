@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from app.cli.flags import read_settings, with_flags
+from app.domain.knowledge import SearchWay
 from app.errors import StartupError
 from app.settings import AppSettings
+from engine import EngineSettings
 
 if TYPE_CHECKING:
     from app.cli.kb_documents import KnowledgeFiles
@@ -108,6 +110,44 @@ def sync(
         return await files.sync(source, read=not no_wait)
 
     _end(_with_files(settings, collection, user, work))
+
+
+@kb.command("eval")
+@with_flags(AppSettings, EngineSettings)
+def evaluate(
+    questions: Annotated[
+        Path,
+        typer.Argument(metavar="QUESTIONS.jsonl", help='Lines such as {"question": "...", "answers": ["a phrase"]}.'),
+    ],
+    half: Annotated[
+        str | None,
+        typer.Option("--half", metavar="NAME", help="Only the questions whose `half` is this, such as held-out."),
+    ] = None,
+    way: Annotated[
+        SearchWay | None, typer.Option("--way", help="Only this way to search. Default: each that there is.")
+    ] = None,
+    missed: Annotated[bool, typer.Option("--missed", help="Also list the questions that are not found.")] = False,
+    collection: Annotated[
+        str | None, typer.Option("--collection", metavar="NAME", help="Only search this collection. Default: all.")
+    ] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Measure the search with questions: recall at 1, 3 and 10, and the mean reciprocal rank (MRR), for each way.
+
+    A passage answers a question if it contains one of the phrases.
+    """
+    from app.cli.kb_eval import evaluate as evaluated
+
+    engine = read_settings(EngineSettings, flags)
+
+    async def work(files: KnowledgeFiles) -> list[str]:
+        into = files.collection_id if collection is not None else None
+        return await evaluated(
+            files.database, engine, questions, collection_id=into, half=half, way=way, show_missed=missed
+        )
+
+    for line in _with_files(read_settings(AppSettings, flags), collection, None, work):
+        typer.echo(line)
 
 
 def _with_files(

@@ -118,8 +118,10 @@ class DenseSearch:
                 _log.debug("chunks are not encoded now: %s", error)  # tried again in a moment
             await asyncio.sleep(POLL_SECONDS)
 
-    async def catch_up(self) -> None:
+    async def catch_up(self) -> bool:
         """Encodes the chunks that have no vector of this encoder, and brings the index up to date.
+
+        Returns whether nothing is left; False after ``MAX_ENCODING_SECONDS``: call it again.
 
         Raises:
             EngineError: the encoder cannot be used now.
@@ -127,7 +129,7 @@ class DenseSearch:
         """
         encoder = self._encoder()
         if encoder is None:
-            return
+            return True
         info = await encoder.describe()
         if self._index is None or self._index[0].fingerprint != info.fingerprint:
             self._index = info, await self._open_index(info)
@@ -135,7 +137,7 @@ class DenseSearch:
         info, index = self._index
         revision = await self._records.revision()
         if revision == self._revision:
-            return
+            return True
         await self._update_index(info, index)
         ends = monotonic() + MAX_ENCODING_SECONDS
         last = ""
@@ -143,8 +145,9 @@ class DenseSearch:
             await self._encode(encoder, info, index, waiting)
             last = waiting[-1].chunk_id
             if monotonic() > ends:
-                return
+                return False
         self._revision = revision  # that of before: what has changed since is compared once more
+        return True
 
     async def _encode(
         self, encoder: Encoder, info: EncoderInfo, index: DenseIndex, waiting: Sequence[ChunkText]

@@ -110,3 +110,34 @@ def test_a_folder_is_followed(run: Run, folder: Path, monkeypatch: pytest.Monkey
     assert run("sync")[:2] == (0, "0 added, 0 changed, 1 removed.\n")
     status, _, errors = run("sync", "missing")
     assert (status, "missing cannot be read" in " ".join(errors.split())) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_search_is_judged_by_questions(run: Run, folder: Path) -> None:
+    (folder / "broken.pdf").unlink()
+    run("add", "files")
+    lines = [
+        '{"question": "how long can a parcel be sent back", "answers": ["thirty days"], "half": "held-out"}',
+        '{"question": "parcel to the moon", "answers": ["rocket"], "half": "tuning"}',
+    ]
+    (folder / "questions.jsonl").write_text("\n".join(lines))
+    file = "files/questions.jsonl"
+    status, said, _ = run("eval", file, "--missed")
+    assert status == 0
+    assert said.splitlines() == [
+        "way   questions  recall@1  recall@3  recall@10    MRR",
+        "text          2     0.500     0.500      0.500  0.500",
+        "",
+        "Not answered by the first 3 passages, by text:",
+        "   -  parcel to the moon",
+    ]
+    assert "1     1.000" in run("eval", file, "--half", "held-out", "--way", "text", "--collection", "knowledge")[1]
+
+    for arguments, sentence in [
+        ((file, "--way", "dense"), "Searching by dense needs an encoder. Set ENGINE_ENCODER, or use --way text."),
+        ((file, "--half", "other"), 'no question of the half "other"; there are: held-out, tuning'),
+        (("missing.jsonl",), "missing.jsonl cannot be read: No such file"),
+        (("files/eu/returns.md",), "Line 1 is not JSON"),
+    ]:
+        status, _, errors = run("eval", *arguments)
+        assert (status, sentence in " ".join(errors.split())) == (2, True), errors

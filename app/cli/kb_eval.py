@@ -1,0 +1,93 @@
+"""``deskmate kb eval``: how good the search is on a file of questions, as a table by each way to search."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from app.cli.console import StageProgress
+from app.cli.engines import make_engine
+from app.cli.kb_documents import counted
+from app.domain.ids import LOCAL_USER_ID
+from app.domain.knowledge import Passage, SearchWay
+from app.errors import InvalidInput, StartupError
+from app.knowledge.dense_search import DenseSearch, index_in
+from app.knowledge.evaluation import Outcome, Scores, ask, format_table, missed, score
+from app.knowledge.hybrid_search import HybridSearch
+from app.knowledge.questions import Question, read_questions
+from app.models.folders import GUIDE
+from app.store.db.database import Database
+from app.store.knowledge.chunk_vectors import ChunkVectors
+from app.store.knowledge.search import ChunkSearch
+from engine import ChatEngine, EngineSettings
+
+MISSED_DEPTH = 3
+
+
+async def evaluate(
+    database: Database,
+    settings: EngineSettings,
+    file: Path,
+    *,
+    collection_id: str | None,
+    half: str | None = None,
+    way: SearchWay | None = None,
+    show_missed: bool = False,
+) -> list[str]:
+    """Asks the questions of a file and returns the lines to print.
+
+    Args:
+        settings: name the encoder, without which only words are searched. The chunks that have no vector get one.
+        collection_id: where to search; None is every collection.
+        way: None is every way that there is.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+        StartupError: a line is no question, or a way needs an encoder and none is configured.
+        EngineError: the encoder cannot be loaded.
+    """
+    questions = _read(file, half)
+    ways = [way] if way is not None else list(SearchWay) if settings.encoder is not None else [SearchWay.TEXT]
+    needs_encoder = ways != [SearchWay.TEXT]
+    if needs_encoder and settings.encoder is None:
+        raise StartupError(f"Searching by {ways[0].value} needs an encoder. Set ENGINE_ENCODER, or use --way text.")
+    with StageProgress() as progress:
+        encoder_alone = settings if settings.remote_url else settings.model_copy(update={"model": str(GUIDE)})
+        async with make_engine(encoder_alone, progress) if needs_encoder else nullcontext() as engine:
+            search = await _search(database, engine, progress)
+            collections = None if collection_id is None else [collection_id]
+            outcomes: dict[str, list[Outcome]] = {}
+            for one in ways:
+                progress(f"Asking {counted(len(questions), 'question')} by {one.value}", 0.0)
+
+                async def find(text: str, limit: int, one: SearchWay) -> Sequence[Passage]:
+                    return await search.search(LOCAL_USER_ID, text, collections=collections, limit=limit, way=one)
+
+                outcomes[one.value] = await ask(questions, functools.partial(find, one=one))
+    scores: dict[str, Scores] = {name: score(found) for name, found in outcomes.items()}
+    lines = format_table(scores).splitlines()
+    if show_missed:
+        for name, found in outcomes.items():
+            lines += ["", f"Not answered by the first {MISSED_DEPTH} passages, by {name}:"]
+            lines += [f"  {outcome.rank or '-':>2}  {outcome.question.text}" for outcome in missed(found)]
+    return lines
+
+
+async def _search(database: Database, engine: ChatEngine | None, progress: StageProgress) -> HybridSearch:
+    """A search whose index has a vector of every chunk."""
+    dense = DenseSearch(lambda: engine.encoder if engine else None, ChunkVectors(database), index_in(database))
+    if engine is not None:
+        progress("Encoding the chunks that have no vector", 0.0)
+        while not await dense.catch_up():
+            pass
+    return HybridSearch(ChunkSearch(database), dense)
+
+
+def _read(file: Path, half: str | None) -> list[Question]:
+    try:
+        return read_questions(file.read_text(encoding="utf-8"), half=half)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidInput(f"{file} cannot be read: {reason}.") from error
