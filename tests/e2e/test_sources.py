@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tests.e2e.chat_page import ChatPage
 
@@ -18,7 +18,7 @@ The warranty of the Kestrel kettle lasts 31 months from the day of purchase. Lim
 
 def _add_document(page: Page, url: str) -> str:
     """Uploads the manual and waits until it has been read; returns its id."""
-    file = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
+    file: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
     added = page.request.post(f"{url}/api/kb/documents", multipart={"file": file}, headers={"Origin": url})
     assert added.status == 202, added.text()
     document = added.json()["id"]
