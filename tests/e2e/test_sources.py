@@ -49,3 +49,28 @@ def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
     chat.reload().open_settings()
     expect(chat.replies.last.locator(".dm-citation blockquote")).to_contain_text("31 months")  # it keeps its words
     expect(chat.page.get_by_role("checkbox", name="A collection that is gone")).to_be_checked()
+
+
+def test_documents_are_added_and_removed_at_the_desk(chat: ChatPage) -> None:
+    page = chat.page
+    page.goto(f"{chat.url}/desk#knowledge")
+    expect(page.get_by_text("There are no documents yet.")).to_be_visible()
+    broken: FilePayload = {"name": "scan.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4 nothing"}
+    manual: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
+    unknown: FilePayload = {"name": "a.exe", "mimeType": "application/x-dosexec", "buffer": b"MZ\0\1"}
+    page.get_by_label("Add documents").set_input_files([broken, manual, unknown])
+    expect(page.locator(".dk-uploads li").nth(1)).to_have_text("kestrel.md: added")
+    row = page.locator("tbody tr").filter(has_text="kestrel.md")
+    expect(row).to_contain_text("Ready")
+    expect(page.locator("tbody tr").filter(has_text="scan.pdf")).to_contain_text("Export it again.")
+    page.get_by_label("Try a search").fill("kettle warranty")
+    page.get_by_label("Try a search").press("Enter")
+    expect(page.locator(".dk-found blockquote")).to_contain_text("31 months")
+    row.get_by_role("button", name="Passages of kestrel.md").click()
+    expect(page.get_by_role("heading", name="Passages of kestrel.md")).to_be_focused()
+    page.on("dialog", lambda dialog: dialog.accept())
+    rows = page.locator("tbody tr")
+    while (count := rows.count()) > 0:
+        rows.first.get_by_role("button", name="Remove").click()
+        expect(rows).to_have_count(count - 1)
+    expect(page.get_by_text("There are no documents yet.")).to_be_visible()

@@ -163,6 +163,13 @@ export const api = {
   /** @param {Blob} file @returns {Promise<Types.ImportCounts>} */
   importFile: (file) =>
     send("/api/import", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }),
+  /** @param {File} file @param {string} collection  its id @returns {Promise<Types.Added>} */
+  addDocument: (file, collection) => {
+    const body = new FormData();
+    body.append("collection", collection);
+    body.append("file", file);
+    return send("/api/kb/documents", { method: "POST", body });
+  },
   /** @param {string} id */
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

@@ -3,6 +3,7 @@
 import "./usage.js";
 import "./review.js";
 import "./templates.js";
+import "./knowledge.js";
 import "./users.js";
 import "./audit.js";
 import { start } from "./desk.js";

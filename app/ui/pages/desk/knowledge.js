@@ -1,0 +1,206 @@
+// The knowledge base: collections, their documents, and the search that finds their passages.
+
+import { api, query, request } from "../../shared/api.js";
+import { announce, make } from "../../shared/dom.js";
+import { moment, plural } from "../../shared/formats.js";
+import { button, field, latest } from "./controls.js";
+import { problem, register } from "./desk.js";
+import { isSettled, sizeText, stateText } from "./knowledge_texts.js";
+
+/** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages } from "../../shared/api_types.js" */
+
+const POLL_MS = 2000; // while a document waits or is read
+const ACCEPTED = ".md,.markdown,.html,.htm,.txt,.pdf,.docx,.csv";
+const HEADS = ["Document", "State", "Passages", "Size", "Changed", ""];
+
+/** @param {HTMLElement} place */
+async function show(place) {
+  const trouble = make("div");
+  const outcomes = make("ul", { class: "dk-uploads", role: "status" });
+  const rows = make("tbody");
+  const empty = make("p", { class: "dk-empty", hidden: true }, "There are no documents yet.");
+  const more = button("Show more", () => load(true), { hidden: true });
+  const found = make("div", { class: "dk-found", role: "status" });
+  const chunks = make("div");
+  const runLatest = latest();
+  const runSearch = latest();
+  const runChunks = latest();
+  /** @type {CollectionView[]} */
+  let collections = [];
+  /** @type {string | null} */
+  let cursor = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  let hasLeft = false;
+
+  const choice = make("select", { class: "dm-input" });
+  const files = make("input", { type: "file", multiple: true, accept: ACCEPTED, class: "dm-input" });
+  const upload = make("div", { class: "dk-drop" }, field("Add documents", files, "Markdown, HTML, text, PDF, Word (.docx), or CSV of questions and answers. Files can also be dropped here."));
+  const words = make("input", { type: "search", maxlength: "2000" });
+  const search = make("form", { class: "dk-filters", role: "search" }, field("Try a search", words), make("button", { class: "dm-button", type: "submit" }, "Search"));
+
+  const current = () => collections.find(({ id }) => id === choice.value);
+
+  /** @param {() => Promise<unknown>} work */
+  async function act(work) {
+    trouble.replaceChildren();
+    try {
+      await work();
+    } catch (error) {
+      trouble.replaceChildren(problem(error));
+    }
+  }
+
+  async function loadCollections() {
+    ({ collections } = /** @type {CollectionList} */ (await request("GET", "/api/kb/collections")));
+    const chosen = choice.value;
+    choice.replaceChildren(...collections.map(({ id, name }) => make("option", { value: id, selected: id === chosen }, name)));
+    upload.hidden = !current()?.may_edit;
+  }
+
+  /** @param {DocumentView} document */
+  function row(document) {
+    const { name, title, state, error } = document;
+    const open = button("Passages", () => act(() => showChunks(document)), { kind: "dm-small", "aria-label": `Passages of ${name}`, disabled: document.chunks === 0 });
+    const remove = button("Remove", () => act(() => removeDocument(document)), { kind: "dm-small dm-danger", "aria-label": `Remove ${name}` });
+    return make(
+      "tr",
+      { "data-state": state },
+      make("th", { scope: "row", dir: "auto" }, title || name, title && title !== name ? make("div", { class: "dm-hint" }, name) : null),
+      make("td", {}, stateText(document), error ? make("div", { class: "dm-hint" }, error) : null),
+      make("td", {}, document.chunks.toLocaleString()),
+      make("td", {}, sizeText(document.bytes)),
+      make("td", {}, moment(document.updated_at)),
+      make("td", {}, make("div", { class: "dm-buttons" }, open, current()?.may_edit ? remove : null)),
+    );
+  }
+
+  function load(further = false) {
+    clearTimeout(timer);
+    const wanted = { collection: choice.value || null, cursor: further ? cursor : null };
+    return runLatest(
+      () => /** @type {Promise<DocumentList>} */ (request("GET", `/api/kb/documents?${query(wanted)}`)),
+      ({ documents, next_cursor: next }) => {
+        const shown = documents.map(row);
+        if (further) rows.append(...shown);
+        else rows.replaceChildren(...shown);
+        cursor = next;
+        more.hidden = next === null;
+        empty.hidden = rows.children.length > 0;
+        if (!further && !hasLeft && !documents.every(isSettled)) timer = setTimeout(() => load(), POLL_MS);
+      },
+      (error) => trouble.replaceChildren(problem(error)),
+    );
+  }
+
+  /** Uploads one after another: each is answered for by itself. @param {Iterable<File>} chosen */
+  async function add(chosen) {
+    const collection = choice.value;
+    const lines = [...chosen].map((file) => ({ file, line: make("li", {}, `${file.name}: waiting`) }));
+    outcomes.replaceChildren(...lines.map(({ line }) => line));
+    for (const { file, line } of lines) {
+      line.textContent = `${file.name}: uploading …`;
+      try {
+        await api.addDocument(file, collection);
+        line.textContent = `${file.name}: added`;
+      } catch (error) {
+        line.textContent = `${file.name}: ${error instanceof Error ? error.message : error}`;
+        line.classList.add("dk-failed");
+      }
+    }
+    await load();
+  }
+
+  /** @param {DocumentView} document */
+  async function removeDocument({ id, name }) {
+    if (!confirm(`Remove ${name}? Replies that cite it keep their quotations.`)) return;
+    await request("DELETE", `/api/kb/documents/${encodeURIComponent(id)}`);
+    announce(`${name} was removed.`);
+    chunks.replaceChildren();
+    await load();
+  }
+
+  /** @param {DocumentView} document */
+  function showChunks({ id, name }) {
+    const list = make("ol", { class: "dk-passages" });
+    const next = button("Show more", () => loadChunks(), { hidden: true });
+    /** @type {string | null} */
+    let at = null;
+    const loadChunks = () =>
+      runChunks(
+        () => /** @type {Promise<ChunkList>} */ (request("GET", `/api/kb/documents/${encodeURIComponent(id)}/chunks?${query({ cursor: at })}`)),
+        (page) => {
+          list.append(...page.chunks.map((chunk) => passage(chunk.heading, plural(chunk.tokens, "token"), chunk.text)));
+          at = page.next_cursor;
+          next.hidden = at === null;
+        },
+        (error) => trouble.replaceChildren(problem(error)),
+      );
+    const title = make("h2", { tabindex: "-1", dir: "auto" }, `Passages of ${name}`);
+    chunks.replaceChildren(title, list, next);
+    title.focus();
+    return loadChunks();
+  }
+
+  search.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (words.value.trim() === "") return;
+    runSearch(
+      () => /** @type {Promise<Passages>} */ (request("GET", `/api/kb/search?${query({ q: words.value, collection: choice.value || null })}`)),
+      ({ passages }) =>
+        found.replaceChildren(
+          make("p", {}, passages.length === 0 ? "Nothing was found." : `${plural(passages.length, "passage")} found, best first.`),
+          make("ol", { class: "dk-passages" }, ...passages.map((each) => passage(`${each.title} · ${each.heading}`, each.score.toPrecision(3), each.text))),
+        ),
+      (error) => found.replaceChildren(problem(error)),
+    );
+  });
+  choice.addEventListener("change", () => {
+    upload.hidden = !current()?.may_edit;
+    found.replaceChildren();
+    chunks.replaceChildren();
+    load();
+  });
+  files.addEventListener("change", () =>
+    act(async () => {
+      const chosen = [...(files.files ?? [])];
+      files.value = ""; // the same file can be chosen again
+      await add(chosen);
+    }),
+  );
+  upload.addEventListener("dragover", (event) => event.preventDefault());
+  upload.addEventListener("drop", (event) => {
+    event.preventDefault();
+    act(() => add(event.dataTransfer?.files ?? []));
+  });
+
+  place.append(
+    make("p", { class: "dk-lead" }, "Documents that replies rest on and cite. A chat uses them when its settings name the collection under Sources."),
+    make("div", { class: "dk-filters" }, field("Collection", choice)),
+    upload,
+    outcomes,
+    trouble,
+    search,
+    found,
+    make(
+      "div",
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Documents" },
+      make("table", {}, make("thead", {}, make("tr", {}, ...HEADS.map((name) => make("th", { scope: "col" }, name)))), rows),
+    ),
+    empty,
+    more,
+    chunks,
+  );
+  await loadCollections();
+  await load();
+  return () => {
+    hasLeft = true;
+    clearTimeout(timer);
+  };
+}
+
+/** @param {string} heading @param {string} note @param {string} text */
+const passage = (heading, note, text) =>
+  make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text));
+
+register({ id: "knowledge", title: "Knowledge", show });

@@ -1,0 +1,19 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { isSettled, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
+
+test("a document's state says whether an older version is searched meanwhile", () => {
+  const text = (state, version, progress = 0) => stateText({ state, version, progress });
+  assert.equal(text("waiting", null), "Waiting to be read");
+  assert.equal(text("reading", null, 0.429), "Being read, 42 %");
+  assert.equal(text("reading", 1, 0.5), "Being read, 50 % (the version before is searched)");
+  assert.equal(text("failed", null), "Could not be read");
+  assert.match(text("failed", 2), /the one before is searched$/);
+  assert.equal(text("ready", 2), "Ready");
+  assert.deepEqual(["waiting", "reading", "ready", "failed"].map((state) => isSettled({ state })), [false, false, true, true]);
+});
+
+test("sizes are in units that people read", () => {
+  assert.deepEqual([0, 999, 1000, 999_499, 1e6, 52_428_800].map(sizeText), ["0 B", "999 B", "1 KB", "999 KB", "1.0 MB", "52.4 MB"]);
+});
