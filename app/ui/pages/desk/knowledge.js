@@ -11,12 +11,12 @@ import { isSettled, sizeText, stateText } from "./knowledge_texts.js";
 
 const POLL_MS = 2000; // while a document waits or is read
 const ACCEPTED = ".md,.markdown,.html,.htm,.txt,.pdf,.docx,.csv";
-const HEADS = ["Document", "State", "Passages", "Size", "Changed", ""];
+const HEADS = ["Document", "State", "Passages", "Size", "Changed"];
 
 /** @param {HTMLElement} place */
 async function show(place) {
   const trouble = make("div");
-  const outcomes = make("ul", { class: "dk-uploads", role: "status" });
+  const outcomes = make("ul", { class: "dk-uploads" });
   const rows = make("tbody");
   const empty = make("p", { class: "dk-empty", hidden: true }, "There are no documents yet.");
   const more = button("Show more", () => load(true), { hidden: true });
@@ -178,14 +178,14 @@ async function show(place) {
     make("p", { class: "dk-lead" }, "Documents that replies rest on and cite. A chat uses them when its settings name the collection under Sources."),
     make("div", { class: "dk-filters" }, field("Collection", choice)),
     upload,
-    outcomes,
+    make("div", { role: "status" }, outcomes),
     trouble,
     search,
     found,
     make(
       "div",
       { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Documents" },
-      make("table", {}, make("thead", {}, make("tr", {}, ...HEADS.map((name) => make("th", { scope: "col" }, name)))), rows),
+      make("table", {}, make("thead", {}, make("tr", {}, ...HEADS.map((name) => make("th", { scope: "col" }, name)), make("td"))), rows),
     ),
     empty,
     more,
