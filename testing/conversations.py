@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.conversation_document import ConversationDocument, MessageDocument, TurnDocument
+from app.domain.conversation_document import ConversationDocument, MessageDocument, SourceDocument, TurnDocument
 from app.domain.document_tree import latest_tip
 from app.domain.text import one_line
 from app.domain.views import Role
@@ -40,6 +40,17 @@ _settings = st.builds(
     seed=st.none() | st.integers(0, 2**63 - 1),
     stop=st.lists(st.sampled_from(["END", "ß", "\n\n"]), unique=True).map(tuple),
     system_prompt=texts,
+)
+_sources = st.builds(
+    SourceDocument,
+    document_id=_ids | st.sampled_from(["", "of another server"]),
+    version=st.integers(0, 2**31),
+    title=texts,
+    heading=texts,
+    text=texts,
+    start=st.integers(0, 2**31),
+    end=st.integers(0, 2**31),
+    score=st.floats(allow_nan=False, allow_infinity=False),
 )
 _endings = st.sampled_from(["complete", "stopped", "interrupted", "error"])
 
@@ -83,6 +94,7 @@ def _messages(draw: st.DrawFn) -> list[MessageDocument]:
                 status=draw(_endings) if is_reply else "complete",
                 content=draw(texts),
                 reasoning=draw(st.none() | texts) or None if is_reply else None,
+                sources=draw(st.lists(_sources, max_size=2)) if is_reply else [],
                 created_at=draw(_moments),
                 turn=draw(st.none() | _turns()) if is_reply else None,
             )

@@ -26,6 +26,7 @@ from app.store.maintenance.migrate import alembic_config
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.restore import restore
 from testing.databases import PostgresServer, create_migrated_file, postgres_programs
+from tests.app.store.test_copy import everything, fill
 from tests.app.store.test_migrations import FIRST_VERSION, HEAD, connected
 
 NOW = "2026-10-01 12:00:00"
@@ -209,6 +210,51 @@ def test_restoring_where_there_is_no_database(file: Path, tmp_path: Path) -> Non
         assert restore(url_of(new), backup).aside is None
     assert titles(new) == ["kept"]
     assert done.aside is not None
+
+
+def fill_and_index(url: str) -> None:
+    """A history, and documents whose chunks words find."""
+    fill(url, conversations=3)
+    with connected(url) as connection:
+        words = "to_tsvector('simple', 'heron')" if connection.dialect.name == "postgresql" else "'heron'"
+        connection.execute(
+            sa.text(
+                "INSERT INTO kb_entry (chunk_id, title, heading, words) "
+                f"SELECT id, 'birds', '', {words} FROM kb_chunk ORDER BY id LIMIT 1"
+            )
+        )
+
+
+def found_by_words(url: str) -> list[str]:
+    with connected(url) as connection:
+        matches = (
+            "words @@ to_tsquery('simple', 'heron')"
+            if connection.dialect.name == "postgresql"
+            else "id IN (SELECT rowid FROM kb_entry_fts WHERE kb_entry_fts MATCH 'words: heron')"
+        )
+        return list(connection.scalars(sa.text(f"SELECT chunk_id FROM kb_entry WHERE {matches}")))
+
+
+def test_documents_sources_and_their_search_come_back(tmp_path: Path) -> None:
+    url, new = create_migrated_file(tmp_path / "deskmate.db"), url_of(tmp_path / "new" / "deskmate.db")
+    fill_and_index(url)
+    before = everything(url)
+    assert any(row["sources"] for row in before["message"].values())
+    with claim_database(new):
+        restore(new, back_up(url, tmp_path / "backups"))
+    assert everything(new) == before
+    assert found_by_words(new) == found_by_words(url) != []
+
+
+@pytest.mark.usefixtures("tools")
+def test_documents_sources_and_their_search_come_back_in_postgresql(postgres: PostgresServer, tmp_path: Path) -> None:
+    url, new = postgres.migrated(), postgres.empty()
+    fill_and_index(url)
+    restore(new, back_up(url, tmp_path / "backups"))
+    assert everything(new) == everything(url)
+    assert found_by_words(new) == found_by_words(url) != []
+    for used in (url, new):
+        postgres.drop(used)
 
 
 def test_a_damaged_database_is_replaced_and_kept_as_it_lies_there(file: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.maintenance.integrity import broken_rules
 
 TEXT = "Refunds are paid within ten days. Shipping to Norway costs twelve euros."
 CHUNKS = (
@@ -261,3 +262,24 @@ async def test_operators_of_the_databases_are_words(database: Database) -> None:
             found = await search.search(LOCAL_USER_ID, query, collections=asked)
             names_a_word = "refund" in query.lower() and (asked is None or len(asked) == 1)
             assert bool(found) == names_a_word, query
+
+
+async def test_a_person_goes_and_their_documents_stay(services: Services) -> None:
+    database, collections = services.database, Collections(services.database)
+    documents, search = Documents(database), ChunkSearch(database)
+    editor = await person(database, "agent")
+    made = await collections.create(LOCAL_USER_ID, "Terms")
+    await collections.set_member(LOCAL_USER_ID, made.id, editor, may_edit=True)
+    added = await documents.add(editor, made.id, "terms.md", b"x", kind="markdown")
+    await read_all(database)
+    assert len(await search.search(editor, "refund")) == 1
+    await services.desk.erasure.erase(None, editor)
+    assert await search.search(editor, "refund") == []
+    assert len(await search.search(LOCAL_USER_ID, "refund")) == 1
+    assert await collections.members(LOCAL_USER_ID, made.id) == []
+
+    def left(session: Session) -> tuple[str | None, list[str]]:
+        version = session.get_one(DocumentVersion, (added.id, 1))
+        return version.created_by, broken_rules(session.connection())
+
+    assert await database.read(left) == (None, [])
