@@ -66,10 +66,13 @@ class ChunkVectors:
             .values(vector=sa.bindparam("bytes", type_=sa.LargeBinary), vector_of=fingerprint)
         )
         owners = sa.select(c.collection_id).where(c.id.in_(list(vectors)))
+        # Before the chunks, as a deletion of a collection locks them; and in one order, for another process that saves.
+        hold = sa.select(_COLLECTION.c.id).where(_COLLECTION.c.id.in_(owners)).order_by(_COLLECTION.c.id)
         grow = sa.update(_COLLECTION).where(_COLLECTION.c.id.in_(owners)).values(revision=_COLLECTION.c.revision + 1)
 
         def write(session: Session) -> None:
             connection = session.connection()
+            connection.execute(hold.with_for_update(key_share=True))
             connection.execute(update, [{"chunk": id, "bytes": vector} for id, vector in sorted(vectors.items())])
             connection.execute(grow)
 

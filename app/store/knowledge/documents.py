@@ -172,6 +172,8 @@ class Documents:
         """
 
         def work(session: Session) -> None:
+            used_document(session, user_id, document_id)
+            hold_collection(session, document_id)
             document = used_document(session, user_id, document_id, lock=True)
             _require_editor(session, user_id, document.collection_id)
             session.execute(delete(Document).where(Document.id == document_id))
@@ -263,6 +265,15 @@ class Documents:
                 f"This collection may take {limits.max_bytes // 2**20} MiB, old versions included, and the file does "
                 "not fit. Remove some documents first."
             )
+
+
+def hold_collection(session: Session, document_id: str) -> None:
+    """Locks the row of the document's collection, before a transaction that will count a change locks the document.
+
+    A deletion of the collection locks them in this order; in the other, PostgreSQL would end one of the two.
+    """
+    into = select(Document.collection_id).where(Document.id == document_id).scalar_subquery()
+    session.execute(select(Collection.id).where(Collection.id == into).with_for_update(key_share=True))
 
 
 def changed_collection(session: Session, collection_id: str) -> None:

@@ -19,7 +19,7 @@ from app.store.db.database import Database, is_postgres
 from app.store.db.knowledge_models import Chunk, ChunkEntry, Document, DocumentVersion
 from app.store.db.models import table_of
 from app.store.db.rows import change_rows
-from app.store.knowledge.documents import changed_collection
+from app.store.knowledge.documents import changed_collection, hold_collection
 from app.store.knowledge.entries import chunk_entry
 
 LEASE_SECONDS = 60.0
@@ -111,6 +111,7 @@ class ReadingQueue:
         title, text = title.replace("\0", "")[:500], text.replace("\0", "�")
 
         def work(session: Session) -> bool:
+            hold_collection(session, job.document_id)
             document = session.scalars(select(Document).where(self._held(job)).with_for_update()).one_or_none()
             if document is None:
                 return False

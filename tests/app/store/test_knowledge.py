@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.domain.knowledge import DocumentState, NewChunk, ReadingJob
+from app.domain.knowledge import AddedDocument, DocumentState, NewChunk, ReadingJob
 from app.errors import Conflict, LimitReached, NotAllowed, NotFound
 from app.services.container import Services
 from app.store.db.database import Database
@@ -283,3 +284,32 @@ async def test_a_person_goes_and_their_documents_stay(services: Services) -> Non
         return version.created_by, broken_rules(session.connection())
 
     assert await database.read(left) == (None, [])
+
+
+async def test_uploads_of_one_name_at_once_are_one_document(database: Database) -> None:
+    documents = Documents(database)
+    for data in ([b"%d" % n for n in range(12)], [b"same"] * 12):
+        adding = (documents.add(LOCAL_USER_ID, None, "terms.md", one, kind="markdown") for one in data)
+        added = await asyncio.gather(*adding, return_exceptions=True)
+        assert all(isinstance(one, AddedDocument | Conflict) for one in added), added
+        (document,) = (await documents.page(LOCAL_USER_ID)).items
+        assert document.newest == max(one.version for one in added if isinstance(one, AddedDocument))
+
+
+async def test_a_collection_goes_while_its_documents_are_saved(database: Database) -> None:
+    documents, collections, queue = Documents(database), Collections(database), ReadingQueue(database, "one")
+    for number in range(8):
+        made = await collections.create(LOCAL_USER_ID, f"{number}")
+        for name in ("a.md", "b.md", "c.md", "d.md"):
+            await documents.add(LOCAL_USER_ID, made.id, name, b"x", kind="markdown")
+        jobs = [await queue.claim_next() for _ in range(3)]
+        ended = await asyncio.gather(
+            *(queue.save_chunks(job, "Terms", TEXT, CHUNKS) for job in jobs if job),
+            documents.add(LOCAL_USER_ID, made.id, "d.md", b"new", kind="markdown"),
+            collections.delete(LOCAL_USER_ID, made.id),
+            return_exceptions=True,
+        )
+        failures = [one for one in ended if isinstance(one, BaseException)]
+        assert all(isinstance(one, Conflict | NotFound) for one in failures), failures
+        assert (await documents.page(LOCAL_USER_ID)).items == ()
+        assert await queue.claim_next() is None
