@@ -14,10 +14,12 @@ from app.cli.console import StageProgress
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.knowledge import CollectionView, DocumentSource, DocumentState, DocumentView
 from app.domain.storage import MIB
+from app.domain.text import shown_name
 from app.errors import InvalidInput, LimitReached, NotFound, TooLarge
-from app.knowledge.folder_files import kind_of, read_file, scan_folder
+from app.knowledge.folder_files import read_file, scan_folder
 from app.knowledge.folder_sync import FolderSync
 from app.knowledge.ingest import Ingest
+from app.knowledge.readers.kinds import promised_kind
 from app.services.knowledge import TOKENIZER, knowledge_limits
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
@@ -65,7 +67,7 @@ class KnowledgeFiles:
             try:
                 data = await asyncio.to_thread(read_file, path, name, self._max_bytes)
                 document = await self.documents.add(
-                    self.user_id, self.collection_id, name, data, kind=kind_of(name), source=DocumentSource.CLI
+                    self.user_id, self.collection_id, name, data, kind=promised_kind(name), source=DocumentSource.CLI
                 )
             except FILE_ERRORS as error:
                 errors[name] = error.message
@@ -209,7 +211,7 @@ def _named(paths: Iterable[Path]) -> dict[str, Path]:
             for name, file in scan_folder(path).items():
                 put(name, file.path)
         elif path.exists():
-            put(path.name, path)
+            put(shown_name(path.name), path)
         else:
             raise InvalidInput(f"There is no file {path}. Nothing was added.")
     return named

@@ -13,6 +13,8 @@ MAX_FIRST_LINE_CHARS = 1000  # of each line considered for a title
 MAX_TITLE_WORDS = 10
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters, and those that turn the direction of what follows: they would act on a terminal or a page.
+_UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SPACE = re.compile(r"\s+")
 _TITLE_MARK = re.compile(r"^[\s#*_\"'“]*title\s*:", re.IGNORECASE)
 
@@ -60,3 +62,8 @@ def branch_title(title: str) -> str:
 def one_line(text: str) -> str:
     """``text`` on one line, with each run of white space replaced by a single space."""
     return _SPACE.sub(" ", text).strip()
+
+
+def shown_name(name: str) -> str:
+    """A file's name as one line that can be shown."""
+    return one_line(_UNSHOWN.sub(" ", clean_text(name)))

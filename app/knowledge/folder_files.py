@@ -7,8 +7,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from app.domain.text import shown_name
 from app.errors import InvalidInput, TooLarge
-from app.knowledge.readers.kinds import READABLE, SUFFIXES
+from app.knowledge.readers.kinds import SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,6 @@ def has_readable_name(name: str) -> bool:
     return PurePath(name).suffix.lower() in SUFFIXES
 
 
-def kind_of(name: str) -> str:
-    """The format that a file's name promises.
-
-    Raises:
-        InvalidInput: it is none of those that can be read.
-    """
-    kind = SUFFIXES.get(PurePath(name).suffix.lower())
-    if kind is None:
-        raise InvalidInput(f"{name} cannot be read by its name. {READABLE}")
-    return kind.value
-
-
 def read_file(path: Path, name: str, max_bytes: int) -> bytes:
     """The content of a file.
 
@@ -94,4 +83,4 @@ def _seen(path: Path, root: Path) -> FolderFile | None:
 
 
 def _name(path: PurePath) -> str:
-    return os.fsencode(path.as_posix()).decode("utf-8", "replace").strip()
+    return shown_name(os.fsencode(path.as_posix()).decode("utf-8", "replace"))

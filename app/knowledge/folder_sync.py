@@ -12,7 +12,8 @@ from pathlib import Path
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import DocumentSource
 from app.errors import AppError, InvalidInput, LimitReached, TooLarge
-from app.knowledge.folder_files import FolderFile, kind_of, read_file, scan_folder
+from app.knowledge.folder_files import FolderFile, read_file, scan_folder
+from app.knowledge.readers.kinds import promised_kind
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.stored_files import StoredFile, StoredFiles
@@ -137,7 +138,7 @@ class FolderSync:
         if data is None:
             data = await asyncio.to_thread(read_file, file.path, name, self._max_file_bytes)
         added = await self._documents.add(
-            self._user_id, self._collection_id, name, data, kind=kind_of(name), source=DocumentSource.FOLDER
+            self._user_id, self._collection_id, name, data, kind=promised_kind(name), source=DocumentSource.FOLDER
         )
         if added.changed:
             (report.added if stored is None else report.changed).append(name)

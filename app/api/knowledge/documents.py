@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -14,8 +13,9 @@ from starlette.requests import ClientDisconnect
 
 from app.api.deps import ServicesDep, UserId
 from app.domain.knowledge import ChunkView, DocumentState, DocumentView, TextSpan
-from app.domain.text import clean_text, one_line
+from app.domain.text import shown_name
 from app.errors import InvalidInput, StorageUnavailable, TooLarge
+from app.knowledge.readers.kinds import promised_kind
 
 router = APIRouter(prefix="/api/kb/documents", tags=["knowledge"])
 
@@ -76,7 +76,7 @@ async def add_document(request: Request, user_id: UserId, services: ServicesDep)
     if len(data) > limit:
         raise services.knowledge.too_large()
     into = collection if isinstance(collection, str) and collection else None
-    added = await services.knowledge.documents.add(user_id, into, name, data, kind=kind_of(name))
+    added = await services.knowledge.documents.add(user_id, into, name, data, kind=promised_kind(name))
     return Added(added.id, added.version, added.state)
 
 
@@ -127,35 +127,6 @@ async def get_text(
     return await services.knowledge.documents.text(user_id, document_id, version=version, start=start, end=end)
 
 
-_KINDS = {
-    "md": "markdown",
-    "markdown": "markdown",
-    "htm": "html",
-    "html": "html",
-    "txt": "text",
-    "text": "text",
-    "pdf": "pdf",
-    "docx": "docx",
-    "csv": "csv",
-}
-
-
-# Control characters, and those that turn the direction of what follows: they would act on a terminal or a page.
-_UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
 def _file_name(path: str) -> str:
     """The last part of a path of any system, as it can be shown."""
-    return one_line(_UNSHOWN.sub(" ", clean_text(PurePosixPath(path.replace("\\", "/")).name)))
-
-
-def kind_of(name: str) -> str:
-    """The format that a file's name promises.
-
-    Raises:
-        InvalidInput: it is none of those that can be read.
-    """
-    kind = _KINDS.get(name.rpartition(".")[2].lower()) if "." in name else None
-    if kind is None:
-        raise InvalidInput("This file cannot be read. Add Markdown, HTML, plain text, PDF, DOCX or CSV.")
-    return kind
+    return shown_name(PurePosixPath(path.replace("\\", "/")).name)

@@ -9,7 +9,7 @@ import zipfile
 from enum import StrEnum
 from pathlib import PurePath
 
-from app.errors import BrokenFile
+from app.errors import BrokenFile, InvalidInput
 
 
 class DocumentKind(StrEnum):
@@ -28,6 +28,7 @@ SUFFIXES = {
     ".htm": DocumentKind.HTML,
     ".xhtml": DocumentKind.HTML,
     ".txt": DocumentKind.TEXT,
+    ".text": DocumentKind.TEXT,
     ".pdf": DocumentKind.PDF,
     ".docx": DocumentKind.DOCX,
     ".csv": DocumentKind.CSV,
@@ -36,6 +37,18 @@ READABLE = "Markdown, HTML, plain text, PDF, DOCX and CSV can be read."
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # DOC, XLS; and DOCX with a password
 _HTML = re.compile(r"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])", re.IGNORECASE | re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def promised_kind(name: str) -> DocumentKind:
+    """The format that a file's name promises.
+
+    Raises:
+        InvalidInput: it is none of those that can be read.
+    """
+    kind = SUFFIXES.get(PurePath(name).suffix.lower())
+    if kind is None:
+        raise InvalidInput(f"{name} cannot be read by its name. {READABLE}")
+    return kind
 
 
 def document_kind(data: bytes, name: str) -> DocumentKind:

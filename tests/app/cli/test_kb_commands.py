@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from app.cli import main
 from app.store.maintenance.process_lock import claim_database
-from tests.app.desk import SECRET
+from tests.app.desk import PASSWORD, SECRET
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -141,3 +142,23 @@ def test_a_search_is_judged_by_questions(run: Run, folder: Path) -> None:
     ]:
         status, _, errors = run("eval", *arguments)
         assert (status, sentence in " ".join(errors.split())) == (2, True), errors
+
+
+@pytest.mark.slow
+def test_a_named_user_has_their_own_rights(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("APP_SECRET_KEY", SECRET)
+    for name, role in [("ada", "admin"), ("ben", "agent")]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
+        with pytest.raises(SystemExit):
+            main.main(["user", "create", name, "--role", role, "--password-stdin"])
+    capsys.readouterr()
+    file = "files/eu/returns.md"
+    status, _, errors = run("add", file, "--user", "ben")
+    assert (status, "You may read this collection, but not change it." in errors) == (2, True)
+    assert run("add", file, "--user", "ada", "--no-wait")[:2] == (0, "1 document added.\n")
+    assert "returns.md" in run("list", "--user", "ben")[1]
+    assert run("remove", "returns.md", "--user", "ben")[0] == 2
+    assert run("sync", "files", "--user", "ben")[0] == 2
+    assert run("remove", "returns.md", "--user", "ada")[0] == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from app.knowledge import folder_files, folder_sync
 from app.knowledge.folder_files import scan_folder
 from app.knowledge.folder_sync import FolderSync
 from app.services.container import Services
+from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.stored_files import StoredFile, StoredFiles
+from testing.fake_engine import FakeEngine
 
 
 @pytest.fixture
@@ -114,6 +117,25 @@ async def test_a_running_server_takes_files_that_have_settled(
     await sync.follow()
     assert set(await stored(database)) == {"eu/b.txt"}
     assert opened == ["eu/b.txt", "a.md"]
+
+
+async def test_a_server_follows_its_folder(
+    settings: AppSettings, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_sync, "SCAN_SECONDS", 0.01)
+    services = await Services.open(settings.model_copy(update={"knowledge_dir": folder}), FakeEngine())
+    try:
+        async with asyncio.timeout(60):
+            while len(await stored(services.database)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        await services.close()
+
+
+def test_names_are_shown_as_one_line(folder: Path) -> None:
+    (folder / "x\n\x1b[2Jy.md").write_text("X")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.md")).write_text("Y")
+    assert set(scan_folder(folder)) == {"a.md", "eu/b.txt", "x [2Jy.md", "\ufffd.md"}
 
 
 def test_hidden_files_and_links_out_of_the_folder_are_left_out(tmp_path: Path, folder: Path) -> None:
