@@ -14,12 +14,11 @@ export function headingBelowTitle({ title, heading }) {
 }
 
 export class Citations {
-  #shown = "";
+  #shown = "[]";
 
   /** @param {Citation[]} [citations] */
   constructor(citations = []) {
-    this.list = make("ol", { class: "dm-citation-list" });
-    this.element = make("section", { class: "dm-citations", "aria-label": "Sources" }, make("p", { class: "dm-citations-title" }, "Sources"), this.list);
+    this.element = make("section", { class: "dm-citations", "aria-label": "Sources", hidden: true });
     this.show(citations);
   }
 
@@ -29,7 +28,8 @@ export class Citations {
     if (shown === this.#shown) return;
     this.#shown = shown;
     this.element.hidden = citations.length === 0;
-    this.list.replaceChildren(...citations.map((citation) => make("li", {}, makeSource(citation))));
+    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation))));
+    this.element.replaceChildren(...(citations.length === 0 ? [] : [make("p", { class: "dm-citations-title" }, "Sources"), list]));
   }
 }
 
