@@ -127,7 +127,11 @@ async def bystander(url: str, cookie: str, model: str, number: int, stop: asynci
 async def attack(url: str, cookie: str, model: str, extremes: dict[str, str]) -> list[str]:
     """Sends every field of every route every extreme; returns what was answered with an error of the server's."""
     faults: list[str] = []
-    async with httpx.AsyncClient(base_url=url, timeout=120, cookies={"deskmate_session": cookie}) as http:
+    # A connection each: the server may close one that was kept just as the next request is sent on it.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url=url, timeout=120, cookies={"deskmate_session": cookie}, limits=limits
+    ) as http:
         schema = (await http.get("/api/openapi.json")).json()
         conversation = await http.post("/api/turns", json={"text": "hi", "settings": {"max_tokens": 2}})
         own = conversation.json()
