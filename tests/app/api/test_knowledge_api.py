@@ -23,6 +23,7 @@ COLLECTIONS, DOCUMENTS = "/api/kb/collections", "/api/kb/documents"
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Desk]:
     async with desk(tmp_path / "data", gradio=False) as opened:
+        await opened.services.knowledge.ingest.close()  # it would claim the tests' documents
         for name, role in (("ada", UserRole.ADMIN), ("gus", UserRole.AGENT), ("vera", UserRole.VIEWER)):
             await opened.add(name, role)
         yield opened

@@ -21,7 +21,8 @@ TOKENIZER = Path(__file__).parents[3] / "models" / "guide" / "tokenizer.json"
 
 
 @pytest.fixture
-def database(services: Services) -> Database:
+async def database(services: Services) -> Database:
+    await services.knowledge.ingest.close()  # it would claim the tests' documents
     return services.database
 
 

@@ -32,7 +32,8 @@ CHUNKS = (
 
 
 @pytest.fixture
-def database(services: Services) -> Database:
+async def database(services: Services) -> Database:
+    await services.knowledge.ingest.close()  # it would claim the tests' documents
     return services.database
 
 
