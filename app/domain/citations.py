@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from app.domain.knowledge import Citation, Passage
 
 _FENCE = re.compile(r"( *)(`{3,})[^`]*")
-_BACKTICKS = re.compile(r"`+")
-_ESCAPED = re.compile(r"\\(.)")
-_CITATION = re.compile(r"\[([1-9][0-9]{0,2})\]")
+_PARTS = re.compile(
+    r"\\."  # an escaped character
+    r"|(?P<ticks>`+)(?:(?!`).*?(?<!`)(?P=ticks)(?!`))?"  # a span of code; backticks without their like are text
+    r"|\[(?P<number>[1-9][0-9]{0,2})\]"
+)
 _MAX_FENCE_INDENT = 4
 """Spaces before a fenced block that the form admits: as deep as in a list's item."""
 
@@ -103,20 +105,4 @@ def _replace(text: str, replace: Callable[[int], str | None]) -> str:
 
 
 def _replace_in_line(line: str, replace: Callable[[int], str | None]) -> str:
-    parts: list[str] = []
-    at = 0
-    while at < len(line):
-        if escaped := _ESCAPED.match(line, at):
-            parts.append(escaped[0])
-            at = escaped.end()
-        elif opened := _BACKTICKS.match(line, at):
-            closed = next((run for run in _BACKTICKS.finditer(line, opened.end()) if run[0] == opened[0]), opened)
-            parts.append(line[at : closed.end()])
-            at = closed.end()
-        elif cited := _CITATION.match(line, at):
-            parts.append(replace(int(cited[1])) or cited[0])
-            at = cited.end()
-        else:
-            parts.append(line[at])
-            at += 1
-    return "".join(parts)
+    return _PARTS.sub(lambda part: (part["number"] and replace(int(part["number"]))) or part[0], line)
