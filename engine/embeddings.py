@@ -84,7 +84,7 @@ class Encoder(Protocol):
         Args:
             texts: those given as token ids bring their own special tokens, and get no prompt.
             role: chooses the prompt; default: the one that the encoder uses by default, mostly none.
-            background: waits while the engine writes replies, for work that nobody waits for.
+            background: waits while the engine writes replies: for work that no user waits for.
 
         Raises:
             InvalidRequestError: a text is empty, or a token is not in the vocabulary.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import app
+from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,12 @@ class Ended:
     @property
     def is_done(self) -> bool:
         return bool(self.message.get("done"))
+
+    def raise_reported(self) -> None:
+        """Raises the error that the process reported, if it did."""
+        if "error" in self.message:
+            kinds: dict[str, type[AppError]] = {one.__name__: one for one in (BrokenFile, StorageUnavailable, TooLarge)}
+            raise kinds.get(self.message["kind"], AppError)(self.message["error"])
 
     @property
     def exceeded_a_limit(self) -> bool:

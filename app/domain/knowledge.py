@@ -36,6 +36,12 @@ class SearchWay(StrEnum):
     FUSED = "fused"  #: both, merged by reciprocal rank
 
 
+def place_of(title: str, heading: str) -> str:
+    """A document's title and the headings below it. Many begin with their title as a heading: it is named once."""
+    headings = heading.split(" > ") if heading else []
+    return " > ".join([title, *(headings[1:] if headings[:1] == [title] else headings)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
     """A part of a document's version that a search has found.
@@ -54,9 +60,8 @@ class Passage:
 
     @property
     def place(self) -> str:
-        """The title and the headings below it. Many documents begin with their title as a heading: it is named once."""
-        headings = self.heading.split(" > ") if self.heading else []
-        return " > ".join([self.title, *(headings[1:] if headings[:1] == [self.title] else headings)])
+        """See :func:`place_of`."""
+        return place_of(self.title, self.heading)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

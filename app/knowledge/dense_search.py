@@ -17,7 +17,7 @@ from app.knowledge.dense_index import DenseIndex, MemoryIndex
 from app.knowledge.pgvector_index import MAX_DIMENSIONS, PgvectorIndex, has_pgvector
 from app.knowledge.vectors import ChunkVector, ScoredChunk, from_bytes, to_bytes
 from app.store.db.database import Database
-from engine import Encoder, EncoderInfo, EngineError, TextRole
+from engine import Encoder, EncoderInfo, EngineError, EngineStoppedError, TextRole
 
 _log = logging.getLogger(__name__)
 
@@ -111,11 +111,17 @@ class DenseSearch:
 
     async def run(self) -> None:
         """Encodes new chunks and follows all changes, until it is cancelled."""
+        problem = ""
         while True:
             try:
                 await self.catch_up()
-            except (EngineError, StorageUnavailable) as error:
-                _log.debug("chunks are not encoded now: %s", error)  # tried again in a moment
+                problem = ""
+            except EngineStoppedError as error:  # such as while the encoder is loading
+                _log.debug("chunks are not encoded now: %s", error)
+            except (EngineError, StorageUnavailable) as error:  # tried again in a moment
+                if str(error) != problem:
+                    _log.warning("chunks are not encoded: %s", error)
+                problem = str(error)
             await asyncio.sleep(POLL_SECONDS)
 
     async def catch_up(self) -> bool:

@@ -18,7 +18,7 @@ from app.concurrency.limited_process import (
     run_limited,
     send,
 )
-from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
+from app.errors import AppError, StorageUnavailable, TooLarge
 from app.knowledge.chunking import Chunk, cut
 from app.knowledge.readers import read_document
 from app.knowledge.readers.blocks import Progress
@@ -72,9 +72,7 @@ async def read_isolated(data: bytes, name: str, tokenizer: Path, progress: Progr
         raise _failed(name) from error
     except OSError as error:
         raise _no_room(name, error) from error
-    if "error" in ended.message:
-        kinds: dict[str, type[AppError]] = {kind.__name__: kind for kind in (BrokenFile, StorageUnavailable, TooLarge)}
-        raise kinds.get(ended.message["kind"], AppError)(ended.message["error"])
+    ended.raise_reported()
     raise _too_much(name) if ended.exceeded_a_limit else _failed(name)
 
 

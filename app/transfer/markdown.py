@@ -13,6 +13,7 @@ from datetime import datetime
 
 from app.domain.citations import cited_numbers, with_footnotes
 from app.domain.conversation_document import ConversationDocument, MessageDocument, SourceDocument, ToolUseDocument
+from app.domain.knowledge import place_of
 from app.domain.views import Role
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -50,9 +51,8 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
             yield ""
             yield f"*{_ENDINGS[message.status]}*{f' {_literal(error)}' if error else ''}"
     for label, source in enumerate(footnotes, start=1):
-        place = f"{source.title} > {source.heading}" if source.heading else source.title
         yield ""
-        yield f"[^{label}]: {_literal(place)}, version {source.version}: {_literal(source.text)}"
+        yield f"[^{label}]: {_literal(place_of(source.title, source.heading))}, version {source.version}: {_literal(source.text)}"
 
 
 def _with_footnotes(message: MessageDocument, footnotes: list[SourceDocument]) -> str:

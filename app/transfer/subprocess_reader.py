@@ -19,7 +19,7 @@ from typing import IO
 
 from app.concurrency.limited_process import ProcessFailed, limit_this_process, progress_sender, run_limited, send
 from app.domain.conversation_document import ConversationDocument, MessageDocument
-from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
+from app.errors import AppError, StorageUnavailable, TooLarge
 from app.transfer.files import MIB
 from app.transfer.reading import Progress, iter_conversations
 
@@ -108,9 +108,7 @@ async def _run_child(
         )
     except ProcessFailed as error:
         raise _failed(name) from error
-    if "error" in ended.message:
-        kinds: dict[str, type[AppError]] = {kind.__name__: kind for kind in (BrokenFile, StorageUnavailable, TooLarge)}
-        raise kinds.get(ended.message["kind"], AppError)(ended.message["error"])
+    ended.raise_reported()
     if not ended.is_done:
         raise too_much(name) if ended.exceeded_a_limit else _failed(name)
 

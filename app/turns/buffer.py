@@ -140,7 +140,7 @@ class ReplyBuffer:
 
     def _cite(self) -> None:
         citations = citations_of(self.text, self._sources)
-        if citations != self._citations:
+        if citations != self._citations:  # readers compare by identity
             self._citations = citations
 
     def append_reasoning(self, text: str, sampled_at: float | None = None) -> None:

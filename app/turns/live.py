@@ -220,11 +220,7 @@ class LiveTurn:
         """The reply as the model is to be shown it."""
         reasoning = self.buffer.reasoning
         return PathMessage(
-            Role.ASSISTANT,
-            self.buffer.text,
-            (),
-            reasoning.text if reasoning else "",
-            self.buffer.tool_uses,
+            Role.ASSISTANT, self.buffer.text, (), reasoning.text if reasoning else "", self.buffer.tool_uses
         )
 
     def _replace_tool_use(self, changed: ToolUse) -> None:

@@ -31,13 +31,7 @@ from app.turns.tool_offers import ToolOffers
 from app.turns.tool_rounds import ToolRounds
 from app.turns.turn_requests import TurnRequest
 from app.turns.written_replies import NOTHING_FOUND, WrittenReply, show_passages
-from engine import (
-    ChatEngine,
-    ChatOptions,
-    PreparedPrompt,
-    SamplingParams,
-    ToolChoiceMode,
-)
+from engine import ChatEngine, ChatOptions, PreparedPrompt, SamplingParams, ToolChoiceMode
 
 RESULTS_TOO_LONG = (
     "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "

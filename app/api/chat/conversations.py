@@ -72,7 +72,8 @@ async def change_conversation(
         clean_tags(change.tags)
     if change.settings is not None:
         change.settings.sampling_params()  # raises for values out of range before anything is changed
-        await services.knowledge.collections.require_usable(user_id, list(change.settings.collections))
+        if change.settings.collections:
+            await services.knowledge.collections.require_usable(user_id, list(change.settings.collections))
     conversations = (await services.chats_with(conversation_id)).conversations
     if change.title is not None:
         await conversations.rename(user_id, conversation_id, change.title)

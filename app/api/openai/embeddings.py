@@ -17,6 +17,7 @@ from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.fields import REQUEST_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.requests import Whole
 from app.api.openai.serving import CLIENT_LEFT, unless_client_leaves
+from app.knowledge.vectors import unit
 from engine import Embeddings, EncoderInfo, EngineError, TextRole
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -154,8 +155,7 @@ def _cut(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
     """Cuts vectors, and makes their length 1 again as OpenAI does."""
     if vectors.shape[1] == dimensions:
         return vectors
-    cut = vectors[:, :dimensions]
-    return np.ascontiguousarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
+    return unit(vectors[:, :dimensions])
 
 
 def _encoded(vector: NDArray[np.float32], encoding_format: str | None) -> NDArray[np.float32] | str:

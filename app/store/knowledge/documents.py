@@ -95,7 +95,7 @@ class Documents:
             document.reader, document.lease_until, document.attempts = None, None, 0
             document.newest, document.updated_at = document.newest + 1, now
             session.flush()
-            # A version that was never read is nobody's source.
+            # No reply rests on a version that was never read.
             unread = (DocumentVersion.document_id == document.id) & DocumentVersion.text.is_(None)
             session.execute(delete(DocumentVersion).where(unread))
             session.add(
