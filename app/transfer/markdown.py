@@ -52,7 +52,8 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
             yield f"*{_ENDINGS[message.status]}*{f' {_literal(error)}' if error else ''}"
     for label, source in enumerate(footnotes, start=1):
         yield ""
-        yield f"[^{label}]: {_literal(place_of(source.title, source.heading))}, version {source.version}: {_literal(source.text)}"
+        place = _literal(place_of(source.title, source.heading))
+        yield f"[^{label}]: {place}, version {source.version}: {_literal(source.text)}"
 
 
 def _with_footnotes(message: MessageDocument, footnotes: list[SourceDocument]) -> str:
