@@ -40,9 +40,8 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
         "collections": [
-            {"id": collection.id, "name": collection.name}
+            {"id": collection.id, "name": collection.name, "is_empty": collection.documents == 0}
             for collection in await services.knowledge.collections.all(identity.user_id)
-            if collection.documents
         ],
         "prompts": [_prompt_options(prompt) for prompt in await services.templates.all(TemplateKind.PROMPT)],
     }

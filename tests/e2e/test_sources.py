@@ -48,7 +48,7 @@ def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
         assert chat.page.request.delete(f"{chat.url}/api/kb/documents/{document}", headers={"Origin": chat.url}).ok
     chat.reload().open_settings()
     expect(chat.replies.last.locator(".dm-citation blockquote")).to_contain_text("31 months")  # it keeps its words
-    expect(chat.page.get_by_role("checkbox", name="A collection that is gone")).to_be_checked()
+    expect(chat.page.get_by_role("checkbox", name="Knowledge")).to_be_checked()  # empty, and not gone
 
 
 def test_documents_are_added_and_removed_at_the_desk(chat: ChatPage) -> None:
@@ -58,11 +58,19 @@ def test_documents_are_added_and_removed_at_the_desk(chat: ChatPage) -> None:
     broken: FilePayload = {"name": "scan.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4 nothing"}
     manual: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
     unknown: FilePayload = {"name": "a.exe", "mimeType": "application/x-dosexec", "buffer": b"MZ\0\1"}
+    page.route("**/api/kb/documents?*", lambda route: route.fulfill(status=503, json={}), times=1)  # a lost poll
     page.get_by_label("Add documents").set_input_files([broken, manual, unknown])
     expect(page.locator(".dk-uploads li").nth(1)).to_have_text("kestrel.md: added")
     row = page.locator("tbody tr").filter(has_text="kestrel.md")
     expect(row).to_contain_text("Ready")
     expect(page.locator("tbody tr").filter(has_text="scan.pdf")).to_contain_text("Export it again.")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    remove = row.get_by_role("button", name="Remove kestrel.md")
+    remove.focus()
+    other: FilePayload = {"name": "other.txt", "mimeType": "text/plain", "buffer": b"Something else."}
+    page.get_by_label("Add documents").set_input_files(other)
+    expect(page.locator("tbody tr").filter(has_text="other.txt")).to_contain_text("Ready")
+    expect(remove).to_be_focused()  # its row was not drawn again
     page.get_by_label("Try a search").fill("kettle warranty")
     page.get_by_label("Try a search").press("Enter")
     expect(page.locator(".dk-found blockquote")).to_contain_text("31 months")

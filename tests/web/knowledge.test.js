@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { isSettled, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
+import { isSettled, scoreText, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
 
 test("a document's state says whether an older version is searched meanwhile", () => {
   const text = (state, version, progress = 0) => stateText({ state, version, progress });
@@ -16,4 +16,8 @@ test("a document's state says whether an older version is searched meanwhile", (
 
 test("sizes are in units that people read", () => {
   assert.deepEqual([0, 999, 1000, 999_499, 1e6, 52_428_800].map(sizeText), ["0 B", "999 B", "1 KB", "999 KB", "1.0 MB", "52.4 MB"]);
+});
+
+test("a score has few digits, and a tiny one is no row of zeros", () => {
+  assert.deepEqual([9.5678, 0.0164, 0.00000257].map(scoreText), ["score 9.57", "score 0.02", "score below 0.01"]);
 });

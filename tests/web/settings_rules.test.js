@@ -109,8 +109,10 @@ test("sources are the collections' ids; a collection that is gone can still be u
   assert.equal(chosen.preset, null);
   const moved = RULES.withParameter(chosen, "temperature", 0.3, DEFAULTS);
   assert.deepEqual(moved.collections, ["a", "gone"], "another setting leaves them");
-  const choices = RULES.collectionChoices(chosen, [{ id: "a", name: "Manuals" }]);
-  assert.deepEqual(choices, [["Manuals", "a"], ["A collection that is gone", "gone"]]);
+  const usable = [{ id: "a", name: "Manuals", is_empty: true }, { id: "b", name: "Orders", is_empty: false }, { id: "c", name: "None", is_empty: true }];
+  const choices = RULES.collectionChoices(chosen, usable);
+  assert.deepEqual(choices, [["Manuals", "a"], ["Orders", "b"], ["A collection that is gone", "gone"]], "a chosen one may be empty");
+  assert.deepEqual(RULES.collectionChoices(RULES.empty, usable), [["Orders", "b"]]);
   assert.deepEqual(RULES.collectionChoices(RULES.empty, []), []);
   assert.deepEqual(RULES.withParameter(chosen, "collections", null, DEFAULTS).collections, []);
 });

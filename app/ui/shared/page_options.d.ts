@@ -41,6 +41,6 @@ export interface PageOptions {
   parameters: ParameterOptions[];
   defaults: Record<string, number>;
   presets: PresetOptions[];
-  collections: { id: string; name: string }[]; // of documents, which this user may use; without empty ones
+  collections: { id: string; name: string; is_empty: boolean }[]; // of documents, which this user may use
   prompts: PromptOptions[];
 }

@@ -124,16 +124,18 @@ export class SettingsRules {
   }
 
   /**
-   * What the control of the sources offers: the collections with documents, and chosen ones that the user can no longer
-   * use. Empty if there is nothing to choose.
+   * What the control of the sources offers: the collections with documents, and chosen ones, also if the user can no
+   * longer use them. Empty if there is nothing to choose.
    * @param {Values} value
-   * @param {{id: string, name: string}[]} usable
+   * @param {{id: string, name: string, is_empty: boolean}[]} usable
    * @returns {[string, string][]}
    */
   collectionChoices({ collections }, usable) {
-    const gone = (collections ?? []).filter((id) => !usable.some((each) => each.id === id));
+    const chosen = collections ?? [];
+    const offered = usable.filter(({ id, is_empty: isEmpty }) => !isEmpty || chosen.includes(id));
+    const gone = chosen.filter((id) => !usable.some((each) => each.id === id));
     return [
-      ...usable.map(({ id, name }) => /** @type {[string, string]} */ ([name, id])),
+      ...offered.map(({ id, name }) => /** @type {[string, string]} */ ([name, id])),
       ...gone.map((id) => /** @type {[string, string]} */ (["A collection that is gone", id])),
     ];
   }

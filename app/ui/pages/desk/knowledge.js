@@ -1,11 +1,11 @@
 // The knowledge base: collections, their documents, and the search that finds their passages.
 
 import { api, query, request } from "../../shared/api.js";
-import { announce, make } from "../../shared/dom.js";
+import { announce, make, replaceChildren } from "../../shared/dom.js";
 import { moment, plural } from "../../shared/formats.js";
 import { button, field, latest } from "./controls.js";
 import { problem, register } from "./desk.js";
-import { isSettled, sizeText, stateText } from "./knowledge_texts.js";
+import { isSettled, scoreText, sizeText, stateText } from "./knowledge_texts.js";
 
 /** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages } from "../../shared/api_types.js" */
 
@@ -16,10 +16,14 @@ const HEADS = ["Document", "State", "Passages", "Size", "Changed"];
 /** @param {HTMLElement} place */
 async function show(place) {
   const trouble = make("div");
+  const listTrouble = make("div"); // ends with the next list that arrives
   const outcomes = make("ul", { class: "dk-uploads" });
   const rows = make("tbody");
   const empty = make("p", { class: "dk-empty", hidden: true }, "There are no documents yet.");
   const more = button("Show more", () => load(true), { hidden: true });
+  /** @type {Map<string, {state: string, element: Element}>} the rows by document, and what they show */
+  const shown = new Map();
+  let numPages = 1;
   const found = make("div", { class: "dk-found", role: "status" });
   const chunks = make("div");
   const runLatest = latest();
@@ -27,8 +31,6 @@ async function show(place) {
   const runChunks = latest();
   /** @type {CollectionView[]} */
   let collections = [];
-  /** @type {string | null} */
-  let cursor = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   let hasLeft = false;
@@ -75,22 +77,38 @@ async function show(place) {
     );
   }
 
+  /** The row of a document: the one that is shown, while nothing of it changes, so that it keeps the focus. @param {DocumentView} document */
+  function rowOf(document) {
+    const state = JSON.stringify([document, current()?.may_edit]);
+    const before = shown.get(document.id);
+    const element = before?.state === state ? before.element : row(document);
+    shown.set(document.id, { state, element });
+    return element;
+  }
+
+  /** Loads as many pages as are shown; `further`: one more. */
   function load(further = false) {
     clearTimeout(timer);
-    const wanted = { collection: choice.value || null, cursor: further ? cursor : null };
+    const pages = further ? numPages + 1 : numPages;
     return runLatest(
-      () => /** @type {Promise<DocumentList>} */ (request("GET", `/api/kb/documents?${query(wanted)}`)),
-      ({ documents, next_cursor: next }) => {
-        const shown = documents.map(row);
-        if (further) rows.append(...shown);
-        else rows.replaceChildren(...shown);
-        cursor = next;
-        more.hidden = next === null;
-        empty.hidden = rows.children.length > 0;
-        if (!further && !hasLeft && !documents.every(isSettled)) timer = setTimeout(() => load(), POLL_MS);
+      () => loadPages(choice.value, pages),
+      ({ documents, hasMore }) => {
+        numPages = pages;
+        listTrouble.replaceChildren();
+        replaceChildren(rows, documents.map(rowOf));
+        more.hidden = !hasMore;
+        empty.hidden = documents.length > 0;
+        if (!documents.every(isSettled)) loadSoon();
       },
-      (error) => trouble.replaceChildren(problem(error)),
+      (error) => {
+        listTrouble.replaceChildren(problem(error));
+        loadSoon(); // what is being read goes on
+      },
     );
+  }
+
+  function loadSoon() {
+    if (!hasLeft) timer = setTimeout(() => load(), POLL_MS);
   }
 
   /** Uploads one after another: each is answered for by itself. @param {Iterable<File>} chosen */
@@ -150,7 +168,7 @@ async function show(place) {
       ({ passages }) =>
         found.replaceChildren(
           make("p", {}, passages.length === 0 ? "Nothing was found." : `${plural(passages.length, "passage")} found, best first.`),
-          make("ol", { class: "dk-passages" }, ...passages.map((each) => passage(`${each.title} · ${each.heading}`, each.score.toPrecision(3), each.text))),
+          make("ol", { class: "dk-passages" }, ...passages.map((each) => passage(`${each.title} · ${each.heading}`, scoreText(each.score), each.text))),
         ),
       (error) => found.replaceChildren(problem(error)),
     );
@@ -159,6 +177,7 @@ async function show(place) {
     upload.hidden = !current()?.may_edit;
     found.replaceChildren();
     chunks.replaceChildren();
+    numPages = 1;
     load();
   });
   files.addEventListener("change", () =>
@@ -168,10 +187,11 @@ async function show(place) {
       await add(chosen);
     }),
   );
-  upload.addEventListener("dragover", (event) => event.preventDefault());
-  upload.addEventListener("drop", (event) => {
+  // Anywhere in the section: beside the box, the browser would leave the page for the file.
+  place.addEventListener("dragover", (event) => event.preventDefault());
+  place.addEventListener("drop", (event) => {
     event.preventDefault();
-    act(() => add(event.dataTransfer?.files ?? []));
+    if (!upload.hidden) act(() => add(event.dataTransfer?.files ?? []));
   });
 
   place.append(
@@ -182,6 +202,7 @@ async function show(place) {
     trouble,
     search,
     found,
+    listTrouble,
     make(
       "div",
       { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Documents" },
@@ -197,6 +218,24 @@ async function show(place) {
     hasLeft = true;
     clearTimeout(timer);
   };
+}
+
+/**
+ * The first pages of a collection's documents.
+ * @param {string} collection
+ * @param {number} pages
+ */
+async function loadPages(collection, pages) {
+  /** @type {DocumentView[]} */
+  const documents = [];
+  /** @type {string | null} */
+  let cursor = null;
+  for (let page = 0; page < pages && (page === 0 || cursor !== null); page++) {
+    const list = /** @type {DocumentList} */ (await request("GET", `/api/kb/documents?${query({ collection: collection || null, cursor })}`));
+    documents.push(...list.documents);
+    cursor = list.next_cursor;
+  }
+  return { documents, hasMore: cursor !== null };
 }
 
 /** @param {string} heading @param {string} note @param {string} text */

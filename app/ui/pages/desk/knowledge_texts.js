@@ -14,6 +14,9 @@ export function stateText({ state, progress, version }) {
   return "Ready";
 }
 
+/** How well a passage matched: scores compare within one search only, so few digits tell. @param {number} score */
+export const scoreText = (score) => `score ${score < 0.01 ? "below 0.01" : score.toFixed(2)}`;
+
 /** @param {number} bytes */
 export function sizeText(bytes) {
   if (bytes < 1000) return `${bytes} B`;
