@@ -1,7 +1,13 @@
 """The questions about the project's own documents: their answers stand where the file says, and both halves are even.
 
-Their author had read the documents and not the search. A question belongs to the half that ``random.Random(28)`` gave
-it. Whoever changes the search looks at the half "tuning" only: "held-out" says what the search is worth.
+The author of the questions had read the documents and not the search. The answers are complete for ``PAGES``: a reader
+who had seen neither the search nor what it finds read them twice from beginning to end. Each question has a phrase of
+every passage that by itself states the answer: the fact, the command, or the setting and what it does. A passage that
+only names the subject, says that there is such a thing, or points to another page has none.
+
+A question belongs to the half that ``random.Random(28)`` gave it. Whoever changes the search looks at the half "tuning"
+only: "held-out" says what the search is worth. A phrase is added for what its passage says, never because a search
+found the passage.
 """
 
 from __future__ import annotations
@@ -17,6 +23,9 @@ from app.knowledge.questions import plain_text
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
+#: what the questions are about, and where their answers were looked for
+PAGES = [ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING", "CHANGELOG")]
+PAGES += sorted(ROOT.glob("docs/*.md"))
 
 
 def rows() -> list[dict[str, Any]]:
@@ -30,8 +39,7 @@ def documents_of(row: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    named = {document for row in rows() for document in documents_of(row)}
-    return {document: plain_text((ROOT / document).read_text(encoding="utf-8")) for document in named}
+    return {page.relative_to(ROOT).as_posix(): plain_text(page.read_text(encoding="utf-8")) for page in PAGES}
 
 
 def test_every_answer_stands_in_its_document(texts: dict[str, str]) -> None:
@@ -49,6 +57,18 @@ def test_every_document_that_is_named_has_an_answer(texts: dict[str, str]) -> No
         for document in documents_of(row):
             assert any(plain_text(answer) in texts[document] for answer in row["answers"]), (
                 f'{document} no longer answers "{row["question"]}": take it out of {QUESTIONS.relative_to(ROOT)}'
+            )
+
+
+def test_every_document_with_an_answer_is_named(texts: dict[str, str]) -> None:
+    """A search is given credit for a phrase in any page: each page that has one was read, and answers."""
+    for row in rows():
+        named = documents_of(row)
+        for answer in row["answers"]:
+            others = [page for page, text in texts.items() if page not in named and plain_text(answer) in text]
+            assert others == [], (
+                f'"{answer}" is also in {", ".join(others)}: if it answers "{row["question"]}" there, name the page in '
+                f"{QUESTIONS.relative_to(ROOT)}, else give a longer phrase"
             )
 
 
