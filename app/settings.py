@@ -155,6 +155,18 @@ class AppSettings(BaseSettings):
         description="Parameters of the smallest model that answers from sources. With a smaller one, a reply shows the "
         "passages themselves.",
     )
+    knowledge_rerank: int = Field(
+        0,
+        ge=0,
+        le=50,
+        description="Passages of a search that the chat model sorts anew before a reply with sources, with one short "
+        "request for each; 0 is off. Whether it helps is measured by `deskmate kb eval --rerank`.",
+    )
+    knowledge_rewrite: bool = Field(
+        False,
+        description="The chat model writes a follow-up such as `And for Germany?` as a question of its own, which is "
+        "then searched for.",
+    )
     egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Hosts, addresses or networks such as 10.0.0.0/8 that tool servers at an address may have although "

@@ -126,6 +126,12 @@ def evaluate(
     way: Annotated[
         SearchWay | None, typer.Option("--way", help="Only this way to search. Default: each that there is.")
     ] = None,
+    rerank: Annotated[
+        int,
+        typer.Option(
+            "--rerank", min=0, max=50, metavar="N", help="Also let the model of --model sort the first N passages."
+        ),
+    ] = 0,
     missed: Annotated[bool, typer.Option("--missed", help="Also list the questions that are not found.")] = False,
     collection: Annotated[
         str | None, typer.Option("--collection", metavar="NAME", help="Only search this collection. Default: all.")
@@ -138,15 +144,23 @@ def evaluate(
     """
     from app.cli.kb_eval import evaluate as evaluated
 
-    engine = read_settings(EngineSettings, flags)
+    settings, engine = read_settings(AppSettings, flags), read_settings(EngineSettings, flags)
 
     async def work(files: KnowledgeFiles) -> list[str]:
         into = files.collection_id if collection is not None else None
         return await evaluated(
-            files.database, engine, questions, collection_id=into, half=half, way=way, show_missed=missed
+            files.database,
+            settings,
+            engine,
+            questions,
+            collection_id=into,
+            half=half,
+            way=way,
+            rerank=rerank,
+            show_missed=missed,
         )
 
-    for line in _with_files(read_settings(AppSettings, flags), collection, None, work):
+    for line in _with_files(settings, collection, None, work):
         typer.echo(line)
 
 

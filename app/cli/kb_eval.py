@@ -8,32 +8,38 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from app.cli.console import StageProgress
-from app.cli.engines import make_engine
+from app.cli.engines import make_engine, with_found_model
 from app.cli.kb_documents import counted
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import Passage, SearchWay
 from app.errors import InvalidInput, StartupError
 from app.knowledge.dense_search import DenseSearch, index_in
-from app.knowledge.evaluation import Outcome, Scores, ask, format_table, missed, score
+from app.knowledge.evaluation import Find, Outcome, Scores, ask, format_table, missed, score
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.questions import Question, read_questions
+from app.knowledge.reranking import Reranker
 from app.models.folders import GUIDE
+from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.search import ChunkSearch
+from app.templates.files import read_knowledge_prompt
 from engine import ChatEngine, EngineSettings
 
 MISSED_DEPTH = 3
+RERANKED = "reranked"
 
 
 async def evaluate(
     database: Database,
+    app: AppSettings,
     settings: EngineSettings,
     file: Path,
     *,
     collection_id: str | None,
     half: str | None = None,
     way: SearchWay | None = None,
+    rerank: int = 0,
     show_missed: bool = False,
 ) -> list[str]:
     """Asks the questions of a file and returns the lines to print.
@@ -42,11 +48,12 @@ async def evaluate(
         settings: name the encoder, without which only words are searched. The chunks that have no vector get one.
         collection_id: where to search; None is every collection.
         way: None is every way that there is.
+        rerank: passages of the last way that the model sorts anew, as one more line of the table; 0: none.
 
     Raises:
         InvalidInput: the file cannot be read.
         StartupError: a line is no question, or a way needs an encoder and none is configured.
-        EngineError: the encoder cannot be loaded.
+        EngineError: the encoder or the model cannot be loaded, or the model cannot judge passages.
     """
     questions = _read(file, half)
     ways = [way] if way is not None else list(SearchWay) if settings.encoder is not None else [SearchWay.TEXT]
@@ -54,9 +61,12 @@ async def evaluate(
     if needs_encoder and settings.encoder is None:
         raise StartupError(f"Searching by {ways[0].value} needs an encoder. Set ENGINE_ENCODER, or use --way text.")
     with StageProgress() as progress:
-        encoder_alone = settings if settings.remote_url else settings.model_copy(update={"model": str(GUIDE)})
-        async with make_engine(encoder_alone, progress) if needs_encoder else nullcontext() as engine:
-            search = await _search(database, engine, progress)
+        if rerank:
+            settings = with_found_model(app, settings, progress)
+        elif not settings.remote_url:  # the encoder alone
+            settings = settings.model_copy(update={"model": str(GUIDE)})
+        async with make_engine(settings, progress) if needs_encoder or rerank else nullcontext() as engine:
+            search = await _search(database, engine if needs_encoder else None, progress)
             collections = None if collection_id is None else [collection_id]
             outcomes: dict[str, list[Outcome]] = {}
             for one in ways:
@@ -66,13 +76,29 @@ async def evaluate(
                     return await search.search(LOCAL_USER_ID, text, collections=collections, limit=limit, way=one)
 
                 outcomes[one.value] = await ask(questions, functools.partial(find, one=one))
+            if rerank and engine is not None:
+                progress(f"Asking {counted(len(questions), 'question')}, reranked by {engine.info.name}", 0.0)
+                find_last = functools.partial(find, one=ways[-1])
+                outcomes[RERANKED] = await ask(questions, _reranked(engine, find_last, rerank))
     scores: dict[str, Scores] = {name: score(found) for name, found in outcomes.items()}
     lines = format_table(scores).splitlines()
+    if rerank and engine is not None:
+        lines += ["", f"{RERANKED}: the first {rerank} passages by {ways[-1].value}, sorted by {engine.info.name}"]
     if show_missed:
         for name, found in outcomes.items():
             lines += ["", f"Not answered by the first {MISSED_DEPTH} passages, by {name}:"]
             lines += [f"  {outcome.rank or '-':>2}  {outcome.question.text}" for outcome in missed(found)]
     return lines
+
+
+def _reranked(engine: ChatEngine, find: Find, count: int) -> Find:
+    """A search whose first ``count`` passages the model sorts, however long that takes."""
+    reranker = read_knowledge_prompt("rerank", functools.partial(Reranker, engine))
+
+    async def find_reranked(text: str, limit: int) -> Sequence[Passage]:
+        return (await reranker.sort(text, await find(text, max(limit, count)), count=count))[:limit]
+
+    return find_reranked
 
 
 async def _search(database: Database, engine: ChatEngine | None, progress: StageProgress) -> HybridSearch:

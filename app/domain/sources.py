@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from app.domain.knowledge import Passage
+from app.domain.placed_text import PlacedText
 from app.domain.text import one_line
-
-SOURCES, MESSAGE = "{{ sources }}", "{{ message }}"
-"""The places in a template."""
 
 _DELIMITER = re.compile(r"<(?=[\s/\u200b-\u200f\u2060\ufeff]*sources?\b)", re.IGNORECASE)
 
@@ -20,25 +18,21 @@ class SourcesPrompt:
     """Puts a user's message and the sources for its reply into one text: the same text for the same passages.
 
     Args:
-        template: has the places for the sources and the message, once each and in this order.
+        template: has ``{{ sources }}``, and after it ``{{ message }}``, once each.
 
     Raises:
         ValueError: it has not.
     """
 
     def __init__(self, template: str) -> None:
-        before, sources, rest = template.partition(SOURCES)
-        between, message, after = rest.partition(MESSAGE)
-        if not sources or not message or SOURCES in rest or MESSAGE in before + after:
-            raise ValueError(f"it needs {SOURCES}, and after it {MESSAGE}, once each")
-        self._before, self._between, self._after = before, between, after
+        self._text = PlacedText(template, "sources", "message")
 
     def with_sources(self, sources: Sequence[Passage], text: str) -> str:
         """Returns the message as the model is given it; as it is, without sources."""
         if not sources:
             return text
         shown = "\n".join(show_source(number, source) for number, source in enumerate(sources, start=1))
-        return f"{self._before}{shown}{self._between}{text}{self._after}".rstrip("\n")
+        return self._text.fill(shown, text).rstrip("\n")
 
 
 def show_source(number: int, source: Passage) -> str:

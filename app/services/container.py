@@ -17,7 +17,7 @@ from app.services.adapters import Adapters
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
-from app.services.knowledge import Knowledge
+from app.services.knowledge import Knowledge, make_sources
 from app.services.models import Models
 from app.services.response_writer import ResponseWriter
 from app.settings import AppSettings
@@ -41,7 +41,7 @@ from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
-from app.templates.files import read_sources_prompt, read_templates
+from app.templates.files import read_templates
 from app.tools.chat_tools import ChatTools
 from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
 from app.tools.servers import ToolServers
@@ -127,7 +127,7 @@ class Services:
             tools = ChatTools(servers)
             tool_offers = ToolOffers(tools, templates, engine, accounts=settings.accounts)
             knowledge = Knowledge.create(database, settings, engine, owner)
-            sources = Sources(knowledge.search, engine, settings, read_sources_prompt())
+            sources = make_sources(knowledge.search, engine, settings)
             temporary = TemporaryChats(settings, engine, templates, tool_offers, sources)
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from app.domain.storage import MIB
 from app.errors import TooLarge
@@ -10,6 +11,8 @@ from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.folder_sync import FolderSync
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.ingest import Ingest
+from app.knowledge.reranking import Reranker
+from app.knowledge.rewriting import QuestionRewriter
 from app.knowledge.search import KnowledgeSearch
 from app.models.folders import GUIDE
 from app.settings import AppSettings
@@ -21,6 +24,8 @@ from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from app.store.knowledge.stored_files import StoredFiles
+from app.templates.files import read_knowledge_prompt, read_sources_prompt
+from app.turns.sources import Sources
 from engine import ChatEngine
 
 TOKENIZER = GUIDE / "tokenizer.json"
@@ -32,6 +37,24 @@ def knowledge_limits(settings: AppSettings) -> KnowledgeLimits:
     return KnowledgeLimits(
         max_documents=settings.knowledge_max_documents or None,
         max_bytes=settings.knowledge_max_mb * MIB or None,
+    )
+
+
+def make_sources(search: KnowledgeSearch, engine: ChatEngine, settings: AppSettings) -> Sources:
+    """What finds the sources of replies: the search, with what the settings turn on around it.
+
+    Raises:
+        StartupError: a file of ``prompts/knowledge`` cannot be used.
+    """
+    return Sources(
+        search,
+        engine,
+        settings,
+        read_sources_prompt(),
+        reranker=read_knowledge_prompt("rerank", partial(Reranker, engine)) if settings.knowledge_rerank else None,
+        rewriter=read_knowledge_prompt("rewrite", partial(QuestionRewriter, engine))
+        if settings.knowledge_rewrite
+        else None,
     )
 
 

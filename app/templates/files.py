@@ -1,12 +1,12 @@
 """Reads template files: ``prompts/*.md`` and ``prompts/canned/*.md``, with YAML front matter.
 
-``prompts/knowledge/sources.md`` is the text around sources, without front matter."""
+``prompts/knowledge/*.md`` are texts around passages of documents, without front matter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ PROMPTS = Path(__file__).parents[2] / "prompts"
 _FOLDERS = {TemplateKind.PROMPT: ".", TemplateKind.CANNED: "canned"}
 _FENCE = "---"
 
+Made = TypeVar("Made")
 Files = Mapping[TemplateKind, Mapping[str, Template]]
 
 
@@ -40,9 +41,18 @@ def read_sources_prompt(folder: Path = PROMPTS) -> SourcesPrompt:
     Raises:
         StartupError: the file is missing, or is not such a text.
     """
-    file = folder / "knowledge" / "sources.md"
+    return read_knowledge_prompt("sources", SourcesPrompt, folder)
+
+
+def read_knowledge_prompt(name: str, make: Callable[[str], Made], folder: Path = PROMPTS) -> Made:
+    """What ``make`` makes of the text of ``prompts/knowledge/NAME.md``.
+
+    Raises:
+        StartupError: the file is missing, or ``make`` raises a ``ValueError``.
+    """
+    file = folder / "knowledge" / f"{name}.md"
     try:
-        return SourcesPrompt(file.read_text(encoding="utf-8"))
+        return make(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _refused(file, str(error)) from error
 

@@ -9,7 +9,7 @@ from functools import partial
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.knowledge import Passage
-from app.domain.prompting import PathMessage
+from app.domain.prompting import PathMessage, past_turns
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.tool_use import ToolUse
@@ -91,7 +91,7 @@ class LiveTurnFactory:
         sources = (
             partial_reply.sources
             if partial_reply
-            else await self._sources.find(user_id, used.collections, turn_request.text)
+            else await self._sources.find(user_id, used.collections, turn_request.text, past_turns(context.path))
         )
         streams = self._streams(used, sources, is_new=partial_reply is None)
         is_by_model = streams is self._engine

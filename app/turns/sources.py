@@ -7,9 +7,13 @@ from typing import Protocol
 
 from app.domain.citations import citation_pattern
 from app.domain.knowledge import MAX_QUERY_CHARS, Passage
+from app.domain.prompting import PastTurn
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
+from app.knowledge.reranking import Reranker
+from app.knowledge.rewriting import QuestionRewriter
 from app.settings import AppSettings
+from app.turns.admission import caller_of
 from engine import ChatEngine, EngineError, StructuredOutput, StructureKind
 
 _CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean, so that sources fit
@@ -38,20 +42,36 @@ class Sources:
     Args:
         retriever: None: the server has no documents.
         prompt: shows sources to the model.
+        reranker: sorts what is found; None leaves the search's order.
+        rewriter: makes questions of follow-ups; None searches for the messages as they are.
     """
 
     def __init__(
-        self, retriever: Retriever | None, engine: ChatEngine, settings: AppSettings, prompt: SourcesPrompt
+        self,
+        retriever: Retriever | None,
+        engine: ChatEngine,
+        settings: AppSettings,
+        prompt: SourcesPrompt,
+        *,
+        reranker: Reranker | None = None,
+        rewriter: QuestionRewriter | None = None,
     ) -> None:
         self.retriever = retriever
         self.prompt = prompt
+        self._reranker = reranker
+        self._rewriter = rewriter
         self._engine = engine
         self._settings = settings
 
-    async def find(self, user_id: str, collections: Sequence[str], text: str) -> tuple[Passage, ...]:
+    async def find(
+        self, user_id: str, collections: Sequence[str], text: str, turns: Sequence[PastTurn] = ()
+    ) -> tuple[Passage, ...]:
         """Returns the sources for a reply to ``text``, best first; none without collections, or if nothing matches.
 
         What does not fit the token budget is dropped from the end.
+
+        Args:
+            turns: the conversation before ``text``, without the sources of its replies.
 
         Raises:
             NotFound: a collection is missing, or the user may not use it.
@@ -60,19 +80,41 @@ class Sources:
             return ()
         if self.retriever is None:
             raise NotFound(NO_DOCUMENTS)
-        found = await self.retriever.search(
-            user_id, text[:MAX_QUERY_CHARS], collections=collections, limit=self._settings.knowledge_passages
-        )
+        found = await self._search(self.retriever, user_id, collections, text, turns)
         budget = min(self._settings.knowledge_tokens, self._engine.info.max_model_len // _MAX_CONTEXT_SHARE)
         sources: list[Passage] = []
         for passage in found:
-            if passage.score < self._settings.knowledge_min_score:
-                continue
             budget -= await self._count(show_source(len(sources) + 1, passage))
             if budget < 0:
                 break
             sources.append(passage)
         return tuple(sources)
+
+    async def _search(
+        self, retriever: Retriever, user_id: str, collections: Sequence[str], text: str, turns: Sequence[PastTurn]
+    ) -> list[Passage]:
+        """Returns the passages above the threshold, best first, at most as many as a reply is given."""
+        caller = caller_of(user_id, accounts=self._settings.accounts)
+        count = self._settings.knowledge_passages
+        candidates = max(count, self._settings.knowledge_rerank) if self._reranker else count
+
+        async def search(query: str) -> list[Passage]:
+            found = await retriever.search(user_id, query[:MAX_QUERY_CHARS], collections=collections, limit=candidates)
+            return [passage for passage in found if passage.score >= self._settings.knowledge_min_score]
+
+        query = text
+        if self._rewriter is not None:
+            before = [(turn.question, turn.reply.content) for turn in turns]
+            query = await self._rewriter.rewrite(text, before, caller=caller)
+        found = await search(query)
+        if not found and query != text:
+            query = text
+            found = await search(query)
+        if self._reranker is not None:
+            found = await self._reranker.rerank(
+                query[:MAX_QUERY_CHARS], found, count=self._settings.knowledge_rerank, caller=caller
+            )
+        return found[:count]
 
     @property
     def is_model_too_small(self) -> bool:

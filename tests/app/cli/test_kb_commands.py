@@ -133,6 +133,10 @@ def test_a_search_is_judged_by_questions(run: Run, folder: Path) -> None:
         "   -  parcel to the moon",
     ]
     assert "1     1.000" in run("eval", file, "--half", "held-out", "--way", "text", "--collection", "knowledge")[1]
+    status, said, _ = run("eval", file, "--rerank", "5")
+    assert status == 0
+    assert said.splitlines()[2].startswith("reranked          2     0.500")
+    assert said.splitlines()[-1] == "reranked: the first 5 passages by text, sorted by guide"
 
     for arguments, sentence in [
         ((file, "--way", "dense"), "Searching by dense needs an encoder. Set ENGINE_ENCODER, or use --way text."),
