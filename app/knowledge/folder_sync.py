@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import DocumentSource
-from app.errors import AppError, InvalidInput, LimitReached, TooLarge
+from app.errors import AppError, InvalidInput, LimitReached, NotFound, TooLarge
 from app.knowledge.folder_files import FolderFile, read_file, scan_folder
 from app.knowledge.readers.kinds import promised_kind
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
@@ -119,8 +119,11 @@ class FolderSync:
             except (InvalidInput, LimitReached, TooLarge) as error:
                 report.errors[name] = error.message
         for one in gone:
-            await self._documents.remove(self._user_id, one.document_id)
             self._hashes.pop(one.name, None)
+            try:
+                await self._documents.remove(self._user_id, one.document_id)
+            except NotFound:  # another server that follows the folder was first
+                continue
             report.removed.append(one.name)
         return report
 

@@ -37,6 +37,7 @@ class ServerHost(ForkServer):
         delay: float = 0.002,
         constants: dict[str, float] | None = None,
         page: bool = False,
+        encoder: bool = False,
         **settings: object,
     ) -> ServerProcess:
         """A server that begins to start.
@@ -45,6 +46,7 @@ class ServerHost(ForkServer):
             delay: seconds before each word of a reply.
             constants: of modules, by their full name.
             page: with the page, not only the APIs.
+            encoder: with search by meaning.
             settings: fields of ``AppSettings``; None is the default.
         """
         self._started += 1
@@ -58,6 +60,7 @@ class ServerHost(ForkServer):
             constants=constants or {},
             delay=delay,
             page=page,
+            encoder=encoder,
         )
         return ServerProcess(process, log)
 

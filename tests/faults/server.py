@@ -22,6 +22,7 @@ import app.server.serving
 import engine
 from app.cli.main import main as deskmate
 from engine import Delta, PreparedPrompt
+from testing.fake_encoder import FakeEncoder
 from testing.fake_engine import FakeEngine, Piece, Script, call_pieces
 from tests.faults.scripted_replies import called_tool, reply_pieces, whole_reply
 from tests.fork_server import serve_orders
@@ -30,8 +31,9 @@ from tests.fork_server import serve_orders
 class ScriptedReplyEngine(FakeEngine):
     """Replies to each question with its own words, slowly; and goes on with a reply where it was left."""
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, *, encoder: bool = False) -> None:
         super().__init__(max_model_len=10_000_000)
+        self.fake_encoder = FakeEncoder() if encoder else None
         self._delay = delay
         self._info = replace(self._info, can_call_tools=True)
 
@@ -53,13 +55,14 @@ class ScriptedReplyEngine(FakeEngine):
             yield delta
 
 
-def _run(environment: dict[str, str], constants: dict[str, float], delay: float, page: bool) -> None:
+def _run(environment: dict[str, str], constants: dict[str, float], delay: float, page: bool, encoder: bool) -> None:
     """The server's process.
 
     Args:
         page: with Gradio's page, which takes longer to build than all the rest.
         constants: of modules, by their full name; for waits that are too long for a test.
         delay: seconds before each piece of a reply.
+        encoder: search by meaning, too.
     """
     os.environ.update(environment)
     for name, value in constants.items():
@@ -68,7 +71,7 @@ def _run(environment: dict[str, str], constants: dict[str, float], delay: float,
         setattr(importlib.import_module(module), constant, value)
     if not page:
         setattr(app.main, "mount_ui", lambda made, _services: made)  # noqa: B010
-    engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay))  # type: ignore[assignment, misc]
+    engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay, encoder=encoder))  # type: ignore[assignment, misc]
     deskmate(["serve"])
 
 

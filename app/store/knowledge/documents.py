@@ -32,6 +32,8 @@ PAGE_DOCUMENTS = 50
 PAGE_CHUNKS = 50
 MAX_NAME_CHARS = 500
 _NO_VERSION = "This document has no such version."
+_ADD_ATTEMPTS = 3
+"""The first may meet another process that adds the same name; the next finds what that one has added."""
 
 
 class Documents:
@@ -122,10 +124,12 @@ class Documents:
             )
             return AddedDocument(id=document.id, version=document.newest, state=DocumentState.WAITING, changed=True)
 
-        try:
-            return await self._database.write(work)
-        except IntegrityError as error:  # another process has added this name, or deleted the collection
-            raise Conflict("This document was changed by another request meanwhile. Try again.") from error
+        for _ in range(_ADD_ATTEMPTS):
+            try:
+                return await self._database.write(work)
+            except IntegrityError as error:  # another process has added this name, or deleted the collection
+                problem = error
+        raise Conflict("This document was changed by another request meanwhile. Try again.") from problem
 
     async def page(
         self, user_id: str, collection_id: str | None = None, *, cursor: str | None = None, limit: int = PAGE_DOCUMENTS
