@@ -82,7 +82,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
             *settings.allowed_hosts,
             *filter(None, [settings.public_host]),
         ),
-        max_upload_bytes=settings.max_import_mb * 1024 * 1024,
+        max_upload_bytes=(max(settings.max_import_mb, settings.knowledge_max_file_mb) + 1) * 1024 * 1024,
         max_revocable_per_user=MAX_REVOCABLE_PER_USER if settings.accounts else None,
         cross_origin=cross_origin,
         public_endpoints=lambda: cast(frozenset[int], app.state.public_endpoints),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,8 @@ from engine import ChatEngine
 
 TOKENIZER = GUIDE / "tokenizer.json"
 """Counts the tokens of chunks. It is always there, and the process that reads needs no engine."""
+
+_STORED_AT_ONCE = 2
 
 
 def knowledge_limits(settings: AppSettings) -> KnowledgeLimits:
@@ -69,6 +72,7 @@ class Knowledge:
     ingest: Ingest
     folder: FolderSync | None  #: None if no folder is configured
     max_file_bytes: int
+    stored_at_once: asyncio.Semaphore  #: uploads whose whole files are in memory, to be stored
 
     @classmethod
     def create(cls, database: Database, settings: AppSettings, engine: ChatEngine, owner: str) -> Knowledge:
@@ -89,6 +93,7 @@ class Knowledge:
             if folder
             else None,
             max_file_bytes=max_file_bytes,
+            stored_at_once=asyncio.Semaphore(_STORED_AT_ONCE),
         )
 
     def too_large(self) -> TooLarge:

@@ -39,7 +39,7 @@ async def add(http: httpx.AsyncClient, name: str, text: bytes) -> dict[str, Any]
 
 async def passages(http: httpx.AsyncClient, bird: str, way: str) -> list[dict[str, Any]]:
     """The passages about a bird. Those about others are all equally far in meaning, and come in any order."""
-    search = {"q": bird, "way": way, "limit": 20}
+    search: dict[str, str | int] = {"q": bird, "way": way, "limit": 20}
     answer = await http.get("/api/kb/search", params=search)
     if answer.status_code == 503:  # a connection that the database has closed while the server stood still
         answer = await http.get("/api/kb/search", params=search)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.api.deps import ServicesDep, UserId
+from app.auth.request_body import BODY_SECONDS, limit_upload
 from app.domain.knowledge import ChunkView, DocumentState, DocumentView, TextSpan
 from app.domain.text import shown_name
 from app.errors import InvalidInput, StorageUnavailable, TooLarge
@@ -21,6 +22,7 @@ router = APIRouter(prefix="/api/kb/documents", tags=["knowledge"])
 
 _MAX_OFFSET = 2**30
 Offset = Annotated[int, Query(ge=0, le=_MAX_OFFSET)]
+_FORM_BYTES = 64 * 1024  # of the form around a file: its boundaries, names and headers
 _FORM = {
     "schema": {
         "type": "object",
@@ -57,27 +59,29 @@ async def add_document(request: Request, user_id: UserId, services: ServicesDep)
 
     A file of a name that exists there is its new version.
     """
-    limit = services.knowledge.max_file_bytes
+    knowledge = services.knowledge
+    limited = limit_upload(request.scope, request.receive, knowledge.max_file_bytes + _FORM_BYTES, BODY_SECONDS)
     try:
-        async with request.form(max_files=1, max_fields=4) as form:
+        # What arrives goes to a temporary file. Only while it is stored is a file in memory, with few others.
+        async with Request(request.scope, limited).form(max_files=1, max_fields=4) as form, knowledge.stored_at_once:
             file, collection = form.get("file"), form.get("collection")
             if not isinstance(file, UploadFile):
                 raise InvalidInput("The upload has no file. Send it as the form's field 'file'.")
-            data = await file.read(limit + 1)
             name = _file_name(file.filename or "")
+            data = await file.read(knowledge.max_file_bytes + 1)
+            if len(data) > knowledge.max_file_bytes:
+                raise knowledge.too_large()
+            into = collection if isinstance(collection, str) and collection else None
+            added = await knowledge.documents.add(user_id, into, name, data, kind=promised_kind(name))
+            return Added(added.id, added.version, added.state)
     except ClientDisconnect as error:
         raise InvalidInput("The upload ended before the end of the file. Nothing was added.") from error
     except HTTPException as error:  # the form cannot be parsed
         raise InvalidInput(f"The upload is not a form with one file ({error.detail}).") from error
     except TooLarge as error:  # the guard's message is about requests, not files
-        raise services.knowledge.too_large() from error
+        raise knowledge.too_large() from error
     except OSError as error:
         raise StorageUnavailable(f"The upload could not be stored ({error.strerror}). Nothing was added.") from error
-    if len(data) > limit:
-        raise services.knowledge.too_large()
-    into = collection if isinstance(collection, str) and collection else None
-    added = await services.knowledge.documents.add(user_id, into, name, data, kind=promised_kind(name))
-    return Added(added.id, added.version, added.state)
 
 
 @router.get("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from datetime import UTC, datetime
 
@@ -71,7 +72,7 @@ class Documents:
         if not name or len(name) > MAX_NAME_CHARS:
             raise InvalidInput(f"A document's name has 1 to {MAX_NAME_CHARS} characters.")
         into = collection_id or KNOWLEDGE_COLLECTION_ID
-        digest = hashlib.sha256(data).hexdigest()
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
 
         def work(session: Session) -> AddedDocument:
             used_collection(session, user_id, into)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import UploadFile
 
 from app.domain.knowledge import NewChunk
 from app.domain.roles import UserRole
@@ -132,6 +133,7 @@ async def test_bad_uploads_get_a_sentence(here: Desk) -> None:
         (await ada.post(DOCUMENTS, json={}), 415),
         (await form(ada, b""), 422),
         (await form(ada, FILE % b"" + b"cut off"), 422),
+        (await form(ada, FILE % b"a.md" + b"cut off"), 422),
         (await form(ada, FILE % b"a.md" + b"1" + FILE % b"b.md" + b"2" + END), 422),
         (await form(ada, b"--x\r\n" + b"A: b\r\n" * 20_000), 422),
         (await form(ada, b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nx' + END), 422),
@@ -145,6 +147,71 @@ async def test_bad_uploads_get_a_sentence(here: Desk) -> None:
     ):
         assert answer.status_code == status, answer.text
         assert answer.json()["error"]["message"]
+
+
+async def test_a_file_above_the_limit_is_refused_while_it_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose length is not said, and no more of it than the limit is written to the disk."""
+    written = 0
+    write = UploadFile.write
+
+    async def counted(file: UploadFile, data: bytes) -> None:
+        nonlocal written
+        written += len(data)
+        await write(file, data)
+
+    monkeypatch.setattr(UploadFile, "write", counted)
+    async with desk(tmp_path / "data", gradio=False, knowledge_max_file_mb=1, max_import_mb=200) as here:
+        ada = await here.add("ada", UserRole.ADMIN)
+        await here.services.knowledge.ingest.close()
+
+        async def pieces(mebibytes: int) -> AsyncIterator[bytes]:
+            yield FILE % b"big.txt"
+            for _ in range(16 * mebibytes):
+                yield bytes(64 * 1024)
+            yield END
+
+        header = {"Content-Type": "multipart/form-data; boundary=x"}
+        for mebibytes in (3, 40):
+            answer = await ada.post(DOCUMENTS, content=pieces(mebibytes), headers=header)
+            assert (answer.status_code, "larger than 1 MiB" in answer.text) == (413, True)
+        assert written <= 2 * (1 << 20) + 200_000
+        assert (await ada.post(DOCUMENTS, content=pieces(1), headers=header)).status_code == 202
+        assert [one["bytes"] for one in (await ada.get(DOCUMENTS)).json()["documents"]] == [1 << 20]
+
+
+@pytest.mark.parametrize("said", [-40, 0, +40, 10**9])
+async def test_a_body_that_lies_about_its_length_adds_nothing(here: Desk, said: int) -> None:
+    """Said to be longer, the connection ends before it; said to be shorter, what follows is no part of it."""
+    ada = here.clients["ada"]
+    body = FILE % b"terms.md" + TEXT.encode() + END
+    cookie = "; ".join(f"{name}={value}" for name, value in ada.cookies.items())
+    url = httpx.URL(here.live.url)
+    head = (
+        f"POST {DOCUMENTS} HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookie}\r\nContent-Length: {len(body) + said}\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\nConnection: close\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(head.encode() + body)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    if said == 0:  # the request is right but for its length
+        assert answer.split()[1] == b"202", answer
+        return
+    if answer:
+        assert answer.split()[1] in (b"400", b"413", b"422"), answer
+    assert (await ada.get(DOCUMENTS)).json()["documents"] == []
+    assert (await upload(ada)).status_code == 202  # the server goes on
+
+
+async def test_many_large_uploads_at_once_are_all_stored(here: Desk) -> None:
+    ada = here.clients["ada"]
+    files = [(f"{number}.txt", bytes([65 + number]) * (2 << 20)) for number in range(8)]
+    added = await asyncio.gather(*(ada.post(DOCUMENTS, files={"file": file}) for file in files))
+    assert {answer.status_code for answer in added} == {202}
+    assert len((await ada.get(DOCUMENTS)).json()["documents"]) == 8
 
 
 async def test_names_are_shown_without_what_acts_on_a_screen(here: Desk) -> None:
