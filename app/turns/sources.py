@@ -20,6 +20,10 @@ _CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any langu
 _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
 
 NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
+GONE = (
+    "A collection that this chat uses as a source was deleted, or you may no longer use it. Untick it under Sources, "
+    "then send the message again."
+)
 
 
 class Retriever(Protocol):
@@ -99,7 +103,12 @@ class Sources:
         candidates = max(count, self._settings.knowledge_rerank) if self._reranker else count
 
         async def search(query: str) -> list[Passage]:
-            found = await retriever.search(user_id, query[:MAX_QUERY_CHARS], collections=collections, limit=candidates)
+            try:
+                found = await retriever.search(
+                    user_id, query[:MAX_QUERY_CHARS], collections=collections, limit=candidates
+                )
+            except NotFound as error:
+                raise NotFound(GONE) from error
             return [passage for passage in found if passage.score >= self._settings.knowledge_min_score]
 
         query = text

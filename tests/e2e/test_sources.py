@@ -42,6 +42,22 @@ def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
         expect(source.locator("blockquote")).to_be_hidden()
         source.locator("summary").press("Enter")
         expect(source.locator("blockquote")).to_contain_text("31 months")
+        sign = chat.page.get_by_role("button", name="Sources: Knowledge")
+        expect(sign).to_be_visible()
+        mark = chat.replies.last.get_by_role("button", name="Source 1: Warranty of the Kestrel kettle")
+        expect(mark).to_have_text("[1]")
+        mark.hover()
+        preview = chat.page.locator(".dm-source-preview")
+        expect(preview).to_contain_text("31 months")
+        mark.press("Escape")
+        expect(preview).to_have_count(0)
+        mark.click()
+        viewer = chat.page.get_by_role("dialog", name="Warranty of the Kestrel kettle")
+        expect(viewer.locator("mark")).to_contain_text("31 months")
+        expect(viewer.get_by_text("Version 1")).to_be_visible()
+        expect(viewer.get_by_role("button", name="Earlier text")).to_be_hidden()
+        chat.page.keyboard.press("Escape")
+        expect(viewer).to_have_count(0)
         chat.set_number("Maximum length", "50")  # saving another setting keeps the sources
         expect(chat.page.locator(".dm-settings-note")).to_have_text("Saved with this conversation.")
     finally:
@@ -49,6 +65,10 @@ def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
     chat.reload().open_settings()
     expect(chat.replies.last.locator(".dm-citation blockquote")).to_contain_text("31 months")  # it keeps its words
     expect(chat.page.get_by_role("checkbox", name="Knowledge")).to_be_checked()  # empty, and not gone
+    chat.replies.last.get_by_role("button", name="Source 1").click()
+    viewer = chat.page.get_by_role("dialog")
+    expect(viewer.get_by_role("status")).to_contain_text("This is the passage as the reply keeps it.")
+    expect(viewer.locator("mark")).to_contain_text("31 months")
 
 
 def test_documents_are_added_and_removed_at_the_desk(chat: ChatPage) -> None:

@@ -95,6 +95,9 @@ const messagePath = (id, action) => `/api/messages/${encodeURIComponent(id)}/${a
 /** @param {string} id */
 const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
+/** @param {string} id */
+const documentPath = (id) => `/api/kb/documents/${encodeURIComponent(id)}`;
+
 /**
  * Options of another reply to the same message.
  * @typedef {{settings: Types.ChatSettings | null, request_id: string}} Again
@@ -170,6 +173,10 @@ export const api = {
     body.append("file", file);
     return send("/api/kb/documents", { method: "POST", body });
   },
+  /** @param {string} id @returns {Promise<Types.DocumentView>} */
+  getDocument: (id) => request("GET", documentPath(id)),
+  /** @param {string} id @param {{version: number, start: number, end: number}} part @returns {Promise<Types.TextSpan>} */
+  documentText: (id, part) => request("GET", `${documentPath(id)}/text?${query(part)}`),
   /** @param {string} id */
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

@@ -6,7 +6,7 @@ import { MessageList } from "./messages.js";
 import { readValue } from "./value.js";
 import { Welcome } from "./welcome.js";
 
-const UNCHANGING = new Set(["copy", "version"]); // actions of a read-only chat
+const UNCHANGING = new Set(["copy", "source", "version"]); // actions of a read-only chat
 
 export class Chat extends Component {
   /** @type {Map<string, {index: number, id: string | null}>} where the value has the shown messages */
@@ -28,6 +28,7 @@ export class Chat extends Component {
         remove: (id) => this.#emit("delete", id),
         show: (id, step, shown) => this.#emit("version", shown, { id, step }),
         rate: (id, feedback) => this.#emit(feedback ? "rate" : "unrate", id, feedback ?? {}),
+        openSource: (id, citation) => this.#emit("source", id, { citation }),
         draftKey: (id) => (this.props.keep_edits && this.#placeOf(id).id !== null ? `deskmate.edit.${id}` : null),
         onError: (error) => this.emit("error", error),
       },

@@ -24,11 +24,11 @@ class Chat(FileComponent):
     STYLES: ClassVar = ("components/chat/feedback.css",)
 
     #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions, "decide" whether
-    #: a tool that the model wants to call may run; each of the others is a button that raises the event of its name,
-    #: except for "copy".
+    #: a tool that the model wants to call may run, "source" a way to the documents that a reply cites; each of the rest
+    #: is a button that raises the event of its name, except for "copy".
     ACTIONS: ClassVar = (
         *("copy", "edit", "regenerate", "resume", "branch", "delete"),
-        *("rate", "version", "decide"),
+        *("rate", "version", "decide", "source"),
     )
 
     EVENTS: ClassVar = [
@@ -55,6 +55,10 @@ class Chat(FileComponent):
             "decide",
             "A user decided about the calls of tools that wait in a reply. Data: `id`, `index`, `allow`, "
             "`allow_for_chat` (those that need not be asked about again), `deny` (lists of the calls' ids).",
+        ),
+        quiet_event(
+            "source",
+            "A user wants to read a document that a reply cites. Data: `id`, `index`, `citation` (as in the message).",
         ),
         quiet_event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
         quiet_event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
@@ -95,7 +99,7 @@ class Chat(FileComponent):
             temporary_hint: what a temporary chat is. Given, the welcome screen offers to make the next chat one.
             has_earlier: offer to show messages above the first one.
             can_continue: incomplete replies can be resumed, if ``actions`` has "resume".
-            read_only: offer only what changes nothing: "copy" and "version".
+            read_only: offer only what changes nothing: "copy", "source" and "version".
             keep_edits: keep unsent edits in the browser's session storage, by message id.
             height: in pixels, or with a CSS unit. None: fills its parent, which has to be a flex column.
 

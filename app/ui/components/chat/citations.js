@@ -15,26 +15,43 @@ export function headingBelowTitle({ title, heading }) {
 
 export class Citations {
   #shown = "[]";
+  /** @type {Citation[]} what the reply cites, by number */
+  value = [];
 
-  /** @param {Citation[]} [citations] */
-  constructor(citations = []) {
+  /**
+   * @param {Citation[]} [citations]
+   * @param {((citation: Citation) => unknown) | null} [open]  shows the document; null: that is not offered
+   */
+  constructor(citations = [], open = null) {
+    this.open = open;
     this.element = make("section", { class: "dm-citations", "aria-label": "Sources", hidden: true });
     this.show(citations);
   }
 
-  /** Shows these sources; an unchanged list stays as it is, and what is open stays open. @param {Citation[]} citations */
+  /** @param {number} number */
+  find(number) {
+    return this.value.find((citation) => citation.number === number);
+  }
+
+  /**
+   * Shows these sources, and returns whether there are others than before. An unchanged list stays as it is, and what is
+   * open stays open.
+   * @param {Citation[]} citations
+   */
   show(citations) {
     const shown = JSON.stringify(citations);
-    if (shown === this.#shown) return;
+    if (shown === this.#shown) return false;
     this.#shown = shown;
+    this.value = citations;
     this.element.hidden = citations.length === 0;
-    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation))));
+    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation, this.open))));
     this.element.replaceChildren(...(citations.length === 0 ? [] : [make("p", { class: "dm-citations-title" }, "Sources"), list]));
+    return true;
   }
 }
 
-/** @param {Citation} citation */
-function makeSource(citation) {
+/** @param {Citation} citation @param {((citation: Citation) => unknown) | null} open */
+function makeSource(citation, open) {
   const heading = headingBelowTitle(citation);
   return make(
     "details",
@@ -47,5 +64,6 @@ function makeSource(citation) {
       heading === "" ? "" : make("span", { class: "dm-citation-heading", dir: "auto" }, heading),
     ),
     make("blockquote", { class: "dm-citation-text", dir: "auto" }, citation.text),
+    open && make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document"),
   );
 }

@@ -43,6 +43,8 @@ export function sanitizeHtml(html) {
   return fragment;
 }
 
+/** What is done to each rendered part before it is shown. @typedef {(fragment: DocumentFragment) => void} Decorate */
+
 /** @param {string} html  untrusted */
 function toFragment(html) {
   const fragment = sanitizeHtml(html);
@@ -91,9 +93,10 @@ export async function copyText(text, button) {
 
 // Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
 export class StreamingMarkdown {
-  /** @param {HTMLElement} element @param {string} text */
-  constructor(element, text = "") {
+  /** @param {HTMLElement} element @param {string} text @param {Decorate} decorate */
+  constructor(element, text = "", decorate = () => {}) {
     this.element = element;
+    this.decorate = decorate;
     this.blocks = new GrowingBlocks();
     this.tail = make("div", { class: "dm-tail" });
     /** @type {Text | null} the text of the unclosed code block at the end */
@@ -137,7 +140,7 @@ export class StreamingMarkdown {
     this.frame = this.timer = null;
     const { redrawn } = this.blocks;
     if (redrawn !== null) {
-      this.element.replaceChildren(toFragment(redrawn));
+      this.element.replaceChildren(this.#render(redrawn));
       return;
     }
     this.#draw();
@@ -153,10 +156,17 @@ export class StreamingMarkdown {
     this.pause = performance.now() + Math.min(cost * 4, 600);
   }
 
+  /** @param {string} html  untrusted */
+  #render(html) {
+    const fragment = toFragment(html);
+    this.decorate(fragment);
+    return fragment;
+  }
+
   /** @param {string} complete @param {string} growing @param {string | null} code  of the unclosed code block */
   #drawBlocks(complete, growing, code) {
-    if (complete !== "") this.tail.before(toFragment(complete));
-    this.tail.replaceChildren(toFragment(growing));
+    if (complete !== "") this.tail.before(this.#render(complete));
+    this.tail.replaceChildren(this.#render(growing));
     this.openCode = null;
     if (code === null) return;
     this.openCode = document.createTextNode(code);
@@ -164,7 +174,7 @@ export class StreamingMarkdown {
   }
 }
 
-/** @param {HTMLElement} element @param {string} text */
-export function renderMarkdown(element, text) {
-  new StreamingMarkdown(element, text).finish();
+/** @param {HTMLElement} element @param {string} text @param {Decorate} [decorate] */
+export function renderMarkdown(element, text, decorate) {
+  new StreamingMarkdown(element, text, decorate).finish();
 }

@@ -1,11 +1,13 @@
 // The text of a reply, with a card for each call of a tool where the text stood when the model made it.
 
 import { make } from "../../shared/dom.js";
+import { markCitations } from "./citation_marks.js";
 import { renderMarkdown, StreamingMarkdown } from "./markdown.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @typedef {import("./types.js").ToolUse} ToolUse */
 /** @typedef {import("./types.js").Decision} Decision */
+/** @typedef {import("./types.js").Citation} Citation */
 
 export class ReplyBody {
   /** @type {StreamingMarkdown | null} the last text, while it may grow */
@@ -16,6 +18,8 @@ export class ReplyBody {
   #group = null;
   /** @type {Map<string, ToolCard>} by the call's id */
   #cards = new Map();
+  /** @type {Citation[]} */
+  #citations = [];
 
   source = "";
 
@@ -23,13 +27,14 @@ export class ReplyBody {
    * @param {import("./types.js").Message} message
    * @param {((decision: Decision) => unknown) | null} decide  null: nothing can be decided here
    */
-  constructor({ content, status, tool_uses: uses = [] }, decide) {
+  constructor({ content, status, tool_uses: uses = [], citations = [] }, decide) {
     this.decide = decide;
+    this.#citations = citations;
     this.tail = makeText();
     this.element = make("div", { class: "dm-reply-body" }, this.tail);
     this.source = content;
-    if (status === "streaming") this.#growing = new StreamingMarkdown(this.tail, content);
-    else renderMarkdown(this.tail, content);
+    if (status === "streaming") this.#growing = this.#grow(content);
+    else renderMarkdown(this.tail, content, this.#mark);
     for (const use of uses) this.toolUse(use);
   }
 
@@ -50,9 +55,22 @@ export class ReplyBody {
 
   /** @param {string} text @param {() => void} [onRendered] */
   append(text, onRendered) {
-    this.#growing ??= new StreamingMarkdown(this.tail, this.source.slice(this.#tailStart));
+    this.#growing ??= this.#grow(this.source.slice(this.#tailStart));
     this.source += text;
     this.#growing.append(text, onRendered);
+  }
+
+  /** The reply cites these now: their numbers become buttons, also those in the text so far. @param {Citation[]} citations */
+  cite(citations) {
+    this.#citations = citations;
+    this.#mark(this.element);
+  }
+
+  #mark = (/** @type {ParentNode & Node} */ part) => markCitations(part, this.#citations);
+
+  /** @param {string} text */
+  #grow(text) {
+    return new StreamingMarkdown(this.tail, text, this.#mark);
   }
 
   /** Shows a call, new or changed. @param {ToolUse} use */
@@ -87,14 +105,14 @@ export class ReplyBody {
     const after = this.source.slice(boundary);
     const grows = this.#growing !== null;
     this.finish();
-    renderMarkdown(this.tail, before);
+    renderMarkdown(this.tail, before, this.#mark);
     this.tail.hidden = before.trim() === "";
     this.#group = make("div", { class: "dm-tools" });
     this.tail = makeText();
     this.#tailStart = boundary;
     this.element.append(this.#group, this.tail);
-    if (grows) this.#growing = new StreamingMarkdown(this.tail, after);
-    else renderMarkdown(this.tail, after);
+    if (grows) this.#growing = this.#grow(after);
+    else renderMarkdown(this.tail, after, this.#mark);
     return this.#group;
   }
 

@@ -4,10 +4,12 @@
 import { announce, make } from "../../shared/dom.js";
 import { Citations } from "./citations.js";
 import { Feedback } from "./feedback.js";
+import { withFootnotes } from "./footnotes.js";
 import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 import { ReplyBody } from "./reply_body.js";
 import { endingNote, hasEnded, leftOutLine, statsLine } from "./reply_texts.js";
+import { SourcePreview } from "./source_preview.js";
 import { Thoughts } from "./thoughts.js";
 
 /** @typedef {import("./types.js").Message} Message */
@@ -29,7 +31,7 @@ export class ReplyView {
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), this.waitingText);
     this.thoughts = new Thoughts(message);
     this.note = make("p", { class: "dm-note", hidden: true });
-    this.copy = actionButton("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
+    this.copy = actionButton("Copy", "Copy reply", () => copyText(withFootnotes(this.source, this.citations.value), this.copy), "copy");
     this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id), "next");
     this.resume.classList.add("dm-resume");
     this.feedback = new Feedback(message, actions);
@@ -37,7 +39,10 @@ export class ReplyView {
     this.stats = make("span", { class: "dm-stats" });
     const decide = actions.offers("decide") ? (/** @type {import("./types.js").Decision} */ decision) => actions.decide(id, decision) : null;
     this.body = new ReplyBody(message, decide);
-    this.citations = new Citations(message.citations);
+    /** @type {((citation: import("./types.js").Citation) => unknown) | null} */
+    const openSource = actions.offers("source") ? (citation) => actions.openSource(id, citation) : null;
+    this.citations = new Citations(message.citations, openSource);
+    this.preview = new SourcePreview(this.body.element, (number) => this.citations.find(number), openSource);
     /** @param {string} name @param {HTMLElement | null} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
     this.foot = make(
@@ -103,7 +108,7 @@ export class ReplyView {
 
   /** Shows what the reply cites so far. @param {import("./types.js").Citation[]} citations */
   cite(citations) {
-    this.citations.show(citations);
+    if (this.citations.show(citations)) this.body.cite(citations);
   }
 
   /** @param {{processed: number, total: number}} progress */

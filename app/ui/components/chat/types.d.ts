@@ -34,6 +34,10 @@ export interface Citation {
   title: string;
   heading: string; // the headings above it, joined by " > "
   text: string;
+  document_id?: string; // with these, the document can be opened at the passage
+  version?: number;
+  start?: number; // code points of the version's text before it
+  end?: number;
 }
 
 /** What a user decided about the calls that wait in a reply. */
@@ -81,6 +85,7 @@ export interface Actions {
   remove(id: string): unknown;
   show(id: string, step: string, shown: string): unknown; // shows version `id` in place of `shown`
   rate(id: string, feedback: MessageFeedback | null): unknown; // rejects if it could not be saved; null: there is none
+  openSource(id: string, citation: Citation): unknown; // shows the document that a reply cites
   draftKey(id: string): string | null; // where an unsent edit is kept; null: nowhere
   onError(error: unknown): unknown;
 }

@@ -37,6 +37,9 @@ export class Settings {
   /** Resolves to why the listener in Python did not answer, as a sentence. */
   explain = async () => "The server did not answer. Try again.";
 
+  /** Called when the settings have changed, or another chat's are shown. */
+  changed = () => {};
+
   /**
    * @param {PageOptions} options
    * @param {(conversationId: string, settings: Values, keepalive?: boolean) => Promise<unknown>} save
@@ -182,6 +185,20 @@ export class Settings {
     return this.rules.collectionChoices(this.value, this.options.collections);
   }
 
+  /** Puts the focus on the choice of sources. */
+  focusSources() {
+    const control = this.root.querySelector(".dm-control-collections");
+    control?.scrollIntoView({ block: "center" });
+    control?.querySelector("input")?.focus();
+  }
+
+  /** Takes collections that the user can no longer use out of the chat's sources. */
+  removeGoneSources() {
+    const usable = this.options.collections.map(({ id }) => id);
+    this.#change({ ...this.value, collections: (this.value.collections ?? []).filter((id) => usable.includes(id)) });
+    this.#show();
+  }
+
   #toggleAdvanced() {
     const isOpen = this.advanced.classList.toggle("dm-open");
     this.advancedToggle.setAttribute("aria-expanded", String(isOpen));
@@ -196,6 +213,7 @@ export class Settings {
   #showChanged() {
     const changed = this.rules.countChangedAdvanced(this.value);
     this.#find(".dm-advanced-changed").textContent = changed ? `${changed} changed` : "";
+    this.changed();
   }
 
   #show() {

@@ -14,6 +14,8 @@ import { ModelSwitch } from "./model_switch.js";
 import { CurrentOptions, introduction, loadOptions, retentionNote, suggestion } from "./options.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
+import { openSource } from "./source_viewer.js";
+import { SourcesSign } from "./sources_sign.js";
 import { Toast } from "./toast.js";
 import { Turns } from "./turns.js";
 
@@ -69,6 +71,7 @@ class Page {
     modelMenu.props.can_change = options.user.role === "admin";
     if (options.user.role === "viewer") this.#makeReadOnly();
     this.settings = this.#makeSettings(options);
+    this.#showSources();
     this.conversations = this.#makeList(conversations);
     this.openConversation = this.#makeOpenConversation(chat);
     this.refreshSoon.cancel(); // a chat that was just made is no news for the list
@@ -151,6 +154,20 @@ class Page {
     return settings;
   }
 
+  /** Says below the message box which collections the chat's replies rest on. */
+  #showSources() {
+    const { settings, composer } = this;
+    const sign = new SourcesSign(composer.element, {
+      choose: () => {
+        if (!this.panels.settings.open) this.panels.toggle("settings");
+        settings.focusSources();
+      },
+      removeGone: () => settings.removeGoneSources(),
+    });
+    settings.changed = () => sign.show(settings.value.collections ?? [], settings.options.collections);
+    settings.changed();
+  }
+
   /** @param {Conversations} view */
   #makeList(view) {
     return new ConversationList(view, {
@@ -206,6 +223,7 @@ class Page {
     chat.handle({
       example_select: ({ text }) => composer.fill(text),
       suggestion_select: () => this.#getSuggested(modelMenu, header),
+      source: ({ citation }) => openSource(citation),
       temporary: () => undefined, // asked of the welcome screen when the first message is sent
     });
     model.isOpen = () => this.panels.settings.open;
