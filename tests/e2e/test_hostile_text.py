@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from testing.injections import INJECTIONS
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
@@ -43,6 +44,7 @@ HOSTILE = [
     "[ref]\n\n[ref]: javascript:window.hacked=1",
     "<https://example.com/><javascript:window.hacked=1>",
     "\u202e\u0000\ufeff<scr\u0000ipt>window.hacked=1</script>".replace("\u0000", ""),
+    *INJECTIONS,
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from app.domain.citations import citation_pattern, cited_numbers
 from app.templates.files import read_sources_prompt
+from app.turns.admission import caller_of
 from engine import Engine, EngineSettings, SamplingParams, StructuredOutput, StructureKind
 from testing.injections import INJECTIONS
 from testing.knowledge import passage
@@ -53,3 +54,25 @@ async def test_control_tokens_in_a_document_are_text(engine: Engine) -> None:
     assert plain > 0
     for injection in INJECTIONS:
         assert await special(prompt.with_sources([passage(injection, title=injection)], "Hi")) == plain
+
+
+async def test_what_one_user_was_given_is_not_in_the_cache_for_another(engine: Engine) -> None:
+    """Neither in the count of cached tokens nor in the time: the same sources are read anew for each user."""
+    prompt = read_sources_prompt().with_sources([passage("The code of the vault is 4711. " * 20)], "What is the code?")
+
+    async def cached(user: str) -> int | None:
+        messages = [{"role": "system", "content": "Be brief.", "shared": True}, {"role": "user", "content": prompt}]
+        caller = caller_of(user, accounts=True)
+        async for delta in engine.chat(messages, SamplingParams(max_tokens=1), caller=caller):  # type: ignore[arg-type]
+            if delta.cached_prompt_tokens is not None:
+                return delta.cached_prompt_tokens
+        raise AssertionError("no tokens")
+
+    alone = await engine.tokenize([{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}])
+    assert await cached("ada") == 0
+    again = await cached("ada")
+    assert again is not None
+    assert again > len(alone)
+    theirs = await cached("bob")
+    assert theirs is not None
+    assert theirs <= len(alone)
