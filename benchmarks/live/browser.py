@@ -48,6 +48,11 @@ class Browser:
         self._used = 0.0
         self._stream: EventStream | None = None
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What each of its requests has, the session's cookie included."""
+        return dict(self._headers)
+
     async def use_link(self, token: str, name: str, password: str) -> None:
         """Creates an account with an invitation link's token."""
         await self.post("/api/links/use", {"token": token, "name": name, "password": password})

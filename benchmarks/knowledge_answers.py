@@ -1,0 +1,114 @@
+"""Measures the time to the first token of replies with sources: through a real server, over HTTP, one user at a time.
+
+    .venv/bin/python -m benchmarks.knowledge_answers
+    .venv/bin/python -m benchmarks.knowledge_answers --questions 20 --options --encoder FOLDER
+
+SmolLM2 135M answers from generated documents, as large models do by default. Each question is asked in four ways:
+without sources; with them, whose passages no prompt has had before (cold); with them once more in a new chat (warm: the
+prefix cache has the prompt); and a follow-up in that chat. The time counts from sending the message. Writes JSON to
+``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+
+from benchmarks import machine
+from benchmarks.knowledge_ingest import make_document
+from benchmarks.live.server import LiveServer
+from benchmarks.quantiles import quantile
+from testing.json_events import read_json_events
+from testing.smollm2 import fetch_smollm2
+
+RESULTS = Path(__file__).parent / "results"
+SECTIONS = 8  # of a document: more than a reply is given
+WAYS = ("without", "cold", "warm", "follow_up")
+MAX_REPLY_TOKENS = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="further flags of deskmate serve")
+    given = parser.parse_args()
+    options = ["--model", str(fetch_smollm2()), "--knowledge-min-parameters", "0", *given.options]
+    with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder), options) as server:
+        found = asyncio.run(measure(server, given.questions))
+    results = {"machine": machine.describe(), "options": given.options, "questions": given.questions, **found}
+    print(json.dumps(results, indent=2))
+    file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-knowledge-answers.json"
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"written to {file}")
+
+
+async def measure(server: LiveServer, questions: int) -> dict[str, Any]:
+    """Asks the questions in turns of all ways, after one that warms up."""
+    (browser,) = await server.sign_up(1)
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{server.port}", headers=browser.headers, timeout=120, trust_env=False
+    ) as http:
+        collection = (await http.get("/api/kb/collections")).json()["collections"][0]["id"]
+        topics = [f"zq{random.Random(number).randrange(10**6)}x" for number in range(questions + 1)]
+        for number, topic in enumerate(topics):
+            text = make_document(number, SECTIONS).replace("## Section", f"## Product {topic}, section").encode()
+            (await http.post("/api/kb/documents", files={"file": (f"{topic}.md", text)})).raise_for_status()
+        while any(one["state"] != "ready" for one in (await http.get("/api/kb/documents")).json()["documents"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        tokens: dict[str, list[int]] = {way: [] for way in WAYS}
+        cached: dict[str, list[int]] = {way: [] for way in WAYS}
+        for number, topic in enumerate(topics):
+            chat: str | None = None
+            for way in WAYS:
+                body: dict[str, Any] = {"text": f"What is the warranty of product {topic}?"}
+                if way == "follow_up":
+                    body = {"text": f"And who pays for the delivery of {topic}?", "conversation_id": chat}
+                else:
+                    body["settings"] = {"max_tokens": MAX_REPLY_TOKENS, "temperature": 0}
+                    body["collections"] = [] if way == "without" else [collection]
+                seconds, chat, stats = await ask(http, body)
+                if number:
+                    times[way].append(1000 * seconds)
+                    tokens[way].append(stats["prompt_tokens"])
+                    cached[way].append(stats["cached_prompt_tokens"] or 0)
+    return {
+        way: {
+            "first_token_p50_ms": quantile(times[way], 0.5),
+            "first_token_p95_ms": quantile(times[way], 0.95),
+            "prompt_tokens": quantile(tokens[way], 0.5),
+            "cached_prompt_tokens": quantile(cached[way], 0.5),
+        }
+        for way in WAYS
+    }
+
+
+async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
+    """Returns the seconds to a reply's first text, its conversation, and its stats."""
+    sent = perf_counter()
+    answer = await http.post("/api/turns", json=body)
+    answer.raise_for_status()
+    turn = answer.json()
+    first: float | None = None
+    async with http.stream("GET", f"/api/turns/{turn['turn_id']}/events") as response:
+        async for event in read_json_events(response.aiter_bytes()):
+            if first is None and event.data.get("text"):
+                first = perf_counter() - sent
+    conversation = (await http.get(f"/api/conversations/{turn['conversation_id']}")).json()
+    reply = conversation["messages"][-1]
+    if first is None or reply["status"] != "complete":
+        raise RuntimeError(f"a reply is not complete: {reply}")
+    return first, turn["conversation_id"], reply["stats"]
+
+
+if __name__ == "__main__":
+    main()
