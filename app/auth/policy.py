@@ -191,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/kb/collections", _USER),
     Rule("POST", "/api/kb/collections", _ADMIN),
     Rule("PATCH DELETE", "/api/kb/collections/{collection_id}", _ADMIN),
+    Rule("GET", "/api/kb/collections/{collection_id}/use", _ADMIN),
     Rule("GET", "/api/kb/collections/{collection_id}/members", _ADMIN),
     Rule("PUT DELETE", "/api/kb/collections/{collection_id}/members/{member_id}", _ADMIN),
     Rule("GET", "/api/kb/search", _USER),

@@ -100,6 +100,22 @@ class CollectionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTitle:
+    id: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionUse:
+    """What a collection's deletion touches. Only the viewing user's own chats are named."""
+
+    can_delete: bool  #: False for the collection that every knowledge base has
+    documents: int
+    chats: int  #: chats of all users whose settings name the collection; temporary ones are not counted
+    own_chats: list[ChatTitle]  #: the latest of the viewing user's among them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionMemberView:
     user_id: str
     name: str

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { isSettled, scoreText, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
+import { deletionText, isSettled, scoreText, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
 
 test("a document's state says whether an older version is searched meanwhile", () => {
   const text = (state, version, progress = 0) => stateText({ state, version, progress });
@@ -20,4 +20,13 @@ test("sizes are in units that people read", () => {
 
 test("a score has few digits, and a tiny one is no row of zeros", () => {
   assert.deepEqual([9.5678, 0.0164, 0.00000257].map(scoreText), ["score 9.57", "score 0.02", "score below 0.01"]);
+});
+
+test("who deletes a collection reads how many documents go and which chats use it", () => {
+  const own = [{ id: "1", title: "Mine" }];
+  const text = (documents, chats, own_chats = []) => deletionText({ documents, chats, own_chats });
+  assert.match(text(0, 0), /with 0 documents\..* No chat uses it\.$/);
+  assert.match(text(1, 1, own), /with 1 document\..* 1 chat uses it as a source.*; yours:$/);
+  assert.match(text(2, 3, own), /3 chats use it .*; yours among them:$/);
+  assert.match(text(2, 3), /3 chats use it .* the next message\.$/);
 });

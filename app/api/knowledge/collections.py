@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from app.api.deps import ServicesDep, UserId
 from app.api.request_model import RequestModel
-from app.domain.knowledge import CollectionMemberView, CollectionView
+from app.domain.knowledge import CollectionMemberView, CollectionUse, CollectionView
 
 router = APIRouter(prefix="/api/kb/collections", tags=["knowledge"])
 
@@ -78,6 +78,12 @@ async def change_collection(
 async def delete_collection(collection_id: str, user_id: UserId, services: ServicesDep) -> None:
     """Deletes a collection with its documents."""
     await services.knowledge.collections.delete(user_id, collection_id)
+
+
+@router.get("/{collection_id}/use")
+async def get_use(collection_id: str, user_id: UserId, services: ServicesDep) -> CollectionUse:
+    """Returns what deleting a collection touches: its documents, and the chats that use it."""
+    return await services.knowledge.collections.use(user_id, collection_id)
 
 
 @router.get("/{collection_id}/members")

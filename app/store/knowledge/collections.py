@@ -5,20 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, true
+from sqlalchemy import ColumnElement, Text, cast, delete, func, select, true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
 from app.domain.ids import new_id
-from app.domain.knowledge import CollectionMemberView, CollectionView
+from app.domain.knowledge import ChatTitle, CollectionMemberView, CollectionUse, CollectionView
 from app.errors import Conflict, NotAllowed, NotFound
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Collection, CollectionMember, Document
-from app.store.db.models import Account
+from app.store.db.models import Account, Conversation
 from app.store.db.rows import change_rows, is_id, shown_name
 from app.store.desk.audit import add_event
 from app.store.knowledge.access import is_admin, may_edit, may_use, used_collection
+
+MAX_NAMED_CHATS = 10
 
 _ADMINS_ONLY = "Only admins can change collections."
 
@@ -101,6 +103,33 @@ class Collections:
 
         return await self._named(work)
 
+    async def use(self, user_id: str, collection_id: str) -> CollectionUse:
+        """What deleting the collection would touch.
+
+        Raises:
+            NotFound: the collection is missing, or the user may not use it.
+            NotAllowed: the user is no admin.
+        """
+
+        def work(session: Session) -> CollectionUse:
+            _administered(session, user_id, collection_id)
+            # The text decides for most chats; a system prompt may hold the id, too.
+            rows = session.execute(
+                select(Conversation.id, Conversation.user_id, Conversation.title, Conversation.settings)
+                .where(cast(Conversation.settings, Text).contains(collection_id, autoescape=True))
+                .order_by(Conversation.updated_at.desc())
+            )
+            using = [row for row in rows if collection_id in row.settings.get("collections", ())]
+            own = [ChatTitle(id=row.id, title=row.title) for row in using if row.user_id == user_id]
+            return CollectionUse(
+                can_delete=collection_id != KNOWLEDGE_COLLECTION_ID,
+                documents=_count_documents(session, collection_id),
+                chats=len(using),
+                own_chats=own[:MAX_NAMED_CHATS],
+            )
+
+        return await self._database.read(work)
+
     async def delete(self, user_id: str, collection_id: str) -> None:
         """Deletes a collection with its documents. Citations keep their quotations.
 
@@ -114,8 +143,7 @@ class Collections:
             _administered(session, user_id, collection_id)
             if collection_id == KNOWLEDGE_COLLECTION_ID:
                 raise Conflict("This collection always exists. Remove its documents instead.")
-            count = select(func.count()).select_from(Document).where(Document.collection_id == collection_id)
-            documents = session.scalar(count) or 0
+            documents = _count_documents(session, collection_id)
             session.execute(delete(Collection).where(Collection.id == collection_id))
             add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents)
 
@@ -199,6 +227,11 @@ def _administered(session: Session, user_id: str, collection_id: str) -> Collect
     row = used_collection(session, user_id, collection_id, lock=True)
     _require_admin(session, user_id)
     return row
+
+
+def _count_documents(session: Session, collection_id: str) -> int:
+    count = select(func.count()).select_from(Document).where(Document.collection_id == collection_id)
+    return session.scalar(count) or 0
 
 
 def _views(session: Session, user_id: str, which: ColumnElement[bool]) -> list[CollectionView]:

@@ -105,6 +105,11 @@ export interface ChatSettings {
   json_schema?: string | null;
 }
 
+export interface ChatTitle {
+  id: string;
+  title: string;
+}
+
 export interface ChunkList {
   chunks: ChunkView[];
   next_cursor: string | null;
@@ -147,6 +152,14 @@ export interface CollectionMemberView {
   user_id: string;
   name: string;
   may_edit: boolean;
+}
+
+/** What a collection's deletion touches. Only the viewing user's own chats are named. */
+export interface CollectionUse {
+  can_delete: boolean;
+  documents: number;
+  chats: number;
+  own_chats: ChatTitle[];
 }
 
 /** A collection, as one user sees it. */

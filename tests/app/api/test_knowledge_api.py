@@ -82,6 +82,7 @@ async def test_each_role_does_what_it_may(here: Desk) -> None:
         ("POST", COLLECTIONS, {"name": "New"}, "a"),
         ("PATCH", f"{COLLECTIONS}/{made}", {"description": "d"}, "a"),
         ("GET", f"{COLLECTIONS}/{made}/members", None, "a"),
+        ("GET", f"{COLLECTIONS}/{made}/use", None, "a"),
         ("PUT", member, {"may_edit": True}, "a"),
         ("DELETE", member, None, "a"),
         ("DELETE", f"{DOCUMENTS}/{shared}", None, "a"),
@@ -280,3 +281,21 @@ async def test_a_chat_takes_no_collection_that_its_user_may_not_use(here: Desk) 
     allowed = await gus.patch(address, json={"settings": {**before, "collections": [secret]}})
     assert allowed.status_code == 204
     assert (await gus.post("/api/turns", json={"text": "x" * 5000, "conversation_id": begun})).status_code == 201
+
+
+async def test_before_a_collection_is_deleted_an_admin_sees_what_uses_it(here: Desk) -> None:
+    ada, gus = here.clients["ada"], here.clients["gus"]
+    used = (await ada.post(COLLECTIONS, json={"name": "Orders", "everyone": True})).json()["id"]
+    await upload(ada, collection=used)
+    mine = {}
+    for http, count in ((ada, 2), (gus, 3)):
+        for number in range(count):
+            begun = await http.post("/api/turns", json={"text": f"Where is {number}?", "collections": [used]})
+            mine[begun.json()["conversation_id"]] = http
+    prompt = {"system_prompt": f"About {used}."}  # it names the collection, and does not use it
+    assert (await gus.post("/api/turns", json={"text": "Hello", "settings": prompt})).status_code == 201
+    use = (await ada.get(f"{COLLECTIONS}/{used}/use")).json()
+    assert (use["can_delete"], use["documents"], use["chats"]) == (True, 1, 5)
+    assert {chat["id"] for chat in use["own_chats"]} == {id for id, http in mine.items() if http is ada}
+    assert (await ada.get(f"{COLLECTIONS}/{KNOWLEDGE_COLLECTION_ID}/use")).json()["can_delete"] is False
+    assert (await ada.get(f"{COLLECTIONS}/nonsense/use")).status_code == 404

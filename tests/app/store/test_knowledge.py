@@ -15,7 +15,7 @@ from app.errors import Conflict, LimitReached, NotAllowed, NotFound
 from app.services.container import Services
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, DocumentVersion
-from app.store.db.models import Account, AuditEvent
+from app.store.db.models import Account, AuditEvent, Conversation
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.indexing import ChunkIndex
@@ -314,3 +314,30 @@ async def test_a_collection_goes_while_its_documents_are_saved(database: Databas
         assert all(isinstance(one, Conflict | NotFound) for one in failures), failures
         assert (await documents.page(LOCAL_USER_ID)).items == ()
         assert await queue.claim_next() is None
+
+
+async def test_the_use_of_a_collection_names_ones_own_chats_only(services: Services, database: Database) -> None:
+    collections = Collections(database)
+    admin, agent = await person(database, "admin"), await person(database, "agent")
+    used = await collections.create(admin, "Orders", everyone=True)
+    now = datetime.now(UTC)
+
+    def chats(session: Session) -> None:
+        def chat(user_id: str, title: str, settings: dict[str, object]) -> None:
+            row = Conversation(id=new_id(), user_id=user_id, title=title, created_at=now, updated_at=now)
+            row.settings = settings
+            session.add(row)
+
+        chat(admin, "mine", {"collections": [KNOWLEDGE_COLLECTION_ID, used.id]})
+        chat(agent, "theirs", {"collections": [used.id]})
+        chat(agent, "no use", {"system_prompt": f"About {used.id}."})
+        chat(agent, "none", {})
+
+    await database.write(chats)
+    use = await collections.use(admin, used.id)
+    assert (use.chats, [chat.title for chat in use.own_chats]) == (2, ["mine"])
+    with pytest.raises(NotAllowed):
+        await collections.use(agent, used.id)
+    await collections.change(admin, used.id, everyone=False)
+    with pytest.raises(NotFound):
+        await collections.use(agent, used.id)

@@ -3,18 +3,19 @@
 import { api, query, request } from "../../shared/api.js";
 import { announce, make, replaceChildren } from "../../shared/dom.js";
 import { moment, plural } from "../../shared/formats.js";
+import { collectionControls } from "./collections.js";
 import { button, field, latest } from "./controls.js";
-import { problem, register } from "./desk.js";
+import { isAdmin, problem, register } from "./desk.js";
 import { isSettled, scoreText, sizeText, stateText } from "./knowledge_texts.js";
 
-/** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages } from "../../shared/api_types.js" */
+/** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages, Viewer } from "../../shared/api_types.js" */
 
 const POLL_MS = 2000; // while a document waits or is read
 const ACCEPTED = ".md,.markdown,.html,.htm,.txt,.pdf,.docx,.csv";
 const HEADS = ["Document", "State", "Passages", "Size", "Changed"];
 
-/** @param {HTMLElement} place */
-async function show(place) {
+/** @param {HTMLElement} place @param {Viewer} viewer */
+async function show(place, viewer) {
   const trouble = make("div");
   const listTrouble = make("div"); // ends with the next list that arrives
   const outcomes = make("ul", { class: "dk-uploads" });
@@ -41,6 +42,16 @@ async function show(place) {
   const words = make("input", { type: "search", maxlength: "2000" });
   const search = make("form", { class: "dk-filters", role: "search" }, field("Try a search", words), make("button", { class: "dm-button", type: "submit" }, "Search"));
 
+  const about = make("p", { class: "dm-hint dk-about", dir: "auto" });
+  const controls = collectionControls({
+    viewer,
+    current: () => current(),
+    changed: async (id) => {
+      await loadCollections(id);
+      await showChosen();
+    },
+  });
+
   const current = () => collections.find(({ id }) => id === choice.value);
 
   /** @param {() => Promise<unknown>} work */
@@ -53,11 +64,17 @@ async function show(place) {
     }
   }
 
-  async function loadCollections() {
+  /** @param {string | null} chosen  the collection to choose; null: the first */
+  async function loadCollections(chosen = choice.value) {
     ({ collections } = /** @type {CollectionList} */ (await request("GET", "/api/kb/collections")));
-    const chosen = choice.value;
     choice.replaceChildren(...collections.map(({ id, name }) => make("option", { value: id, selected: id === chosen }, name)));
-    upload.hidden = !current()?.may_edit;
+    describe();
+  }
+
+  function describe() {
+    const collection = current();
+    upload.hidden = !collection?.may_edit;
+    about.textContent = collection ? [collection.description, collection.everyone ? "Every user may search it." : "Only members and admins may search it."].filter(Boolean).join(" ") : "";
   }
 
   /** @param {DocumentView} document */
@@ -174,12 +191,16 @@ async function show(place) {
     );
   });
   choice.addEventListener("change", () => {
-    upload.hidden = !current()?.may_edit;
+    controls.close();
+    showChosen();
+  });
+  function showChosen() {
+    describe();
     found.replaceChildren();
     chunks.replaceChildren();
     numPages = 1;
-    load();
-  });
+    return load();
+  }
   files.addEventListener("change", () =>
     act(async () => {
       const chosen = [...(files.files ?? [])];
@@ -196,7 +217,9 @@ async function show(place) {
 
   place.append(
     make("p", { class: "dk-lead" }, "Documents that replies rest on and cite. A chat uses them when its settings name the collection under Sources."),
-    make("div", { class: "dk-filters" }, field("Collection", choice)),
+    make("div", { class: "dk-filters" }, field("Collection", choice), ...(isAdmin(viewer) ? controls.buttons : [])),
+    about,
+    controls.panel,
     upload,
     make("div", { role: "status" }, outcomes),
     trouble,

@@ -1,6 +1,28 @@
-// What the Knowledge section says of a document.
+// What the Knowledge section says of documents and collections.
 
-/** @import { DocumentView } from "../../shared/api_types.js" */
+import { plural } from "../../shared/formats.js";
+
+/** @import { CollectionUse, DocumentView } from "../../shared/api_types.js" */
+
+/** Who may search a collection, by its `everyone`. */
+export const USERS = [
+  ["false", "Members and admins only"],
+  ["true", "Every user"],
+];
+
+/** What a member may do, by `may_edit`. */
+export const RIGHTS = [
+  ["false", "Search and read"],
+  ["true", "Search, read and edit"],
+];
+
+/** What deleting a collection does. @param {Pick<CollectionUse, "documents" | "chats" | "own_chats">} use */
+export function deletionText({ documents, chats, own_chats: own }) {
+  const removed = `This deletes the collection with ${plural(documents, "document")}. It can't be undone. Replies that cite them keep their quotations.`;
+  if (chats === 0) return `${removed} No chat uses it.`;
+  const using = `${plural(chats, "chat")} ${chats === 1 ? "uses" : "use"} it as a source, and will need another choice of sources before the next message`;
+  return `${removed} ${using}${own.length ? (own.length === chats ? "; yours:" : "; yours among them:") : "."}`;
+}
 
 /** Whether a document has been read, or could not be. @param {Pick<DocumentView, "state">} document */
 export const isSettled = ({ state }) => state === "ready" || state === "failed";
