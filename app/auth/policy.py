@@ -169,6 +169,8 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/desk/review", _DESK_READER),
     Rule("GET", "/api/desk/review/{message_id}", _DESK_READER),
     Rule("PUT", "/api/desk/review/{message_id}", _ADMIN),
+    Rule("GET", "/api/desk/gaps", _DESK_READER),
+    Rule("PUT", "/api/desk/gaps", _ADMIN),
     Rule("GET", "/api/desk/templates/{kind}", _USER),
     Rule("GET", "/api/desk/templates/{kind}/{name}/versions", _USER),
     Rule("POST", "/api/desk/templates/{kind}/{name}/try", _USER),

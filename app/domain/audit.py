@@ -45,3 +45,4 @@ class AuditAction(StrEnum):
     COLLECTION_DELETED = "collection_deleted"
     COLLECTION_MEMBER_SET = "collection_member_set"
     COLLECTION_MEMBER_REMOVED = "collection_member_removed"
+    GAP_MARKED = "gap_marked"

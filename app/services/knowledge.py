@@ -10,6 +10,7 @@ from app.domain.storage import MIB
 from app.errors import TooLarge
 from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.folder_sync import FolderSync
+from app.knowledge.gaps import Gaps
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.ingest import Ingest
 from app.knowledge.reranking import Reranker
@@ -21,6 +22,7 @@ from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
+from app.store.knowledge.gaps import GapRecords
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
@@ -68,6 +70,7 @@ class Knowledge:
     collections: Collections
     documents: Documents
     search: KnowledgeSearch
+    gaps: Gaps
     dense: DenseSearch
     ingest: Ingest
     folder: FolderSync | None  #: None if no folder is configured
@@ -87,6 +90,7 @@ class Knowledge:
             collections=Collections(database),
             documents=documents,
             search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
+            gaps=Gaps(GapRecords(database)),
             dense=dense,
             ingest=Ingest(ReadingQueue(database, owner), TOKENIZER),
             folder=FolderSync(documents, StoredFiles(database), folder, max_file_bytes=max_file_bytes)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from app.domain.gaps import gap_of
 from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
 from app.domain.text import clean_text
@@ -81,6 +82,7 @@ class LiveTurn:
         tool_uses: tuple[ToolUse, ...] = (),
         tools: ToolRounds | None = None,
         sources: tuple[Passage, ...] = (),
+        collections: tuple[str, ...] = (),
     ) -> None:
         """``partial_reply`` is the text so far of a reply that is resumed.
 
@@ -88,6 +90,7 @@ class LiveTurn:
             tool_uses: its calls of tools so far. Those that are allowed run first.
             tools: what the reply needs to call tools; None if it is offered none.
             sources: the passages that the reply was given, which it may cite.
+            collections: ids of the collections that were searched for them.
             checkpoint_seconds: see :class:`Checkpoints`.
             lease_seconds: likewise.
         """
@@ -95,6 +98,7 @@ class LiveTurn:
         self.user_id = user_id
         self.prepared = prepared
         self.sources = sources
+        self._collections = collections
         self.buffer = ReplyBuffer(sources)
         self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
@@ -351,7 +355,14 @@ class LiveTurn:
         uses = self.buffer.tool_uses if self._is_waiting else fail_running(self.buffer.tool_uses)
         if uses != self.buffer.tool_uses:
             self.buffer.set_tool_uses(uses)
-        return replace(outcome, reasoning=self.buffer.reasoning, tool_uses=uses)
+        ended = outcome.status is MessageStatus.COMPLETE and not self._is_waiting
+        return replace(
+            outcome,
+            reasoning=self.buffer.reasoning,
+            tool_uses=uses,
+            collections=self._collections if ended else (),
+            gap=gap_of(outcome.text, self.sources) if ended and self._collections else None,
+        )
 
     def _outcome_of(self, generation: asyncio.Task[None], text: str) -> TurnOutcome:
         last = self._final_delta

@@ -139,6 +139,7 @@ class LiveTurnFactory:
             tool_uses=turn_request.tool_uses,
             tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
             sources=sources,
+            collections=used.collections if sources or partial_reply is None else (),  # else it never searched
         )
         new = NewTurn(
             turn_id=ref.turn_id,

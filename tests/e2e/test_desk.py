@@ -183,7 +183,7 @@ def test_usage_shows_what_happened_and_the_file_agrees(chat: ChatPage, desk: Pag
 
 def test_every_section_can_be_read_by_everybody(desk: Page) -> None:
     desk.evaluate(AXE.read_text())
-    for section in ("Usage", "Review", "Prompts", "Canned replies", "Knowledge", "Audit"):
+    for section in ("Usage", "Review", "Prompts", "Canned replies", "Knowledge", "Gaps", "Audit"):
         go(desk, section)
         found = desk.evaluate("async () => (await axe.run()).violations.map((v) => [v.id, v.nodes.map((n) => n.html)])")
         assert found == [], section

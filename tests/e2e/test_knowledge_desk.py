@@ -1,12 +1,13 @@
-"""The desk's work on its documents in the browser: collections and who may use them."""
+"""The desk's work on its documents in the browser: collections, their members, and what they lack."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
@@ -125,3 +126,56 @@ def test_an_admin_makes_a_collection_for_members_with_the_keyboard(
     go(ada, people_server, "audit")
     for action in ("Collection created", "Collection member set", "Collection changed", "Collection deleted"):
         expect(ada.locator("tbody").get_by_text(action, exact=True).first).to_be_visible()
+
+
+def ask_sources(page: Page, server: Server, *texts: str) -> None:
+    """Sends messages of chats of their own that use the first collection, and waits for their replies."""
+    for text in texts:
+        found = page.request.get(f"{server.url}/api/kb/collections").json()["collections"]
+        sent = page.request.post(
+            f"{server.url}/api/turns",
+            data={"text": text, "collections": [found[0]["id"]]},
+            headers={"Origin": server.url},
+        )
+        assert sent.status == 201, sent.text()
+        page.request.get(f"{server.url}/api/turns/{sent.json()['turn_id']}/events")
+
+
+def test_questions_that_found_nothing_are_grouped_and_marked_as_done(
+    people_server: Server, new_browser: NewBrowser
+) -> None:
+    pages = make_people(people_server, new_browser, "agent", "viewer")
+    ada, agent, viewer = pages["admin"], pages["agent"], pages["viewer"]
+    ask_sources(agent, people_server, "Where is the <b>zeppelin</b> moored?", "zeppelin moored where")
+    ask_sources(ada, people_server, "Who feeds the llamas?")
+    for page in (ada, viewer):
+        go(page, people_server, "gaps")
+        expect(page.get_by_role("article")).to_have_count(2)
+        expect(page.get_by_role("article").first).to_contain_text("Asked 2 times")
+    go(agent, people_server, "gaps")
+    expect(agent.get_by_role("heading", level=1)).to_have_text("Prompts")  # no such section for an agent
+    expect(viewer.get_by_role("button", name="Done")).to_have_count(0)
+    group = ada.get_by_role("article").first
+    group.get_by_text("2 questions").click()
+    expect(group.get_by_text("Where is the <b>zeppelin</b> moored?")).to_be_visible()
+    expect(group.get_by_role("link", name="Open the conversation")).to_have_count(0)  # another user's
+    own = ada.get_by_role("article").last
+    own.get_by_text("1 question").click()
+    expect(own.get_by_role("link", name="Open the conversation")).to_have_attribute("href", re.compile(r"^/\?c="))
+    group.get_by_role("button", name="Search again").click()
+    expect(group.get_by_text("Nothing is found now either.")).to_be_visible()
+    manual: FilePayload = {"name": "z.md", "mimeType": "text/markdown", "buffer": b"The zeppelin is moored in Ulm."}
+    added = ada.request.post(
+        f"{people_server.url}/api/kb/documents", multipart={"file": manual}, headers={"Origin": people_server.url}
+    )
+    document = f"{people_server.url}/api/kb/documents/{added.json()['id']}"
+    while ada.request.get(document).json()["state"] != "ready":
+        ada.wait_for_timeout(200)
+    group.get_by_role("button", name="Search again").click()
+    expect(group.locator("blockquote")).to_have_text("The zeppelin is moored in Ulm.")
+    check_accessible(ada)
+    group.get_by_role("button", name="Done").press("Enter")
+    expect(ada.get_by_role("article")).to_have_count(1)
+    expect(ada.get_by_label("Show")).to_be_focused()
+    ada.get_by_label("Show").select_option("Done")
+    expect(ada.get_by_role("button", name="Put back")).to_have_count(1)

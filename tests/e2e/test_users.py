@@ -153,9 +153,9 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
 
 
 SECTIONS = {
-    "admin": ["Usage", "Review", "Prompts", "Canned replies", "Knowledge", "Users", "Audit"],
+    "admin": ["Usage", "Review", "Prompts", "Canned replies", "Knowledge", "Gaps", "Users", "Audit"],
     "agent": ["Prompts", "Canned replies", "Knowledge"],
-    "viewer": ["Usage", "Review", "Prompts", "Canned replies", "Knowledge"],
+    "viewer": ["Usage", "Review", "Prompts", "Canned replies", "Knowledge", "Gaps"],
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.api.desk import (
     audit,
     erasure,
+    gaps,
     review,
     templates,
     tools,
@@ -12,4 +13,13 @@ from app.api.desk import (
     viewer,
 )
 
-routers = (viewer.router, usage.router, review.router, templates.router, tools.router, audit.router, erasure.router)
+routers = (
+    viewer.router,
+    usage.router,
+    review.router,
+    gaps.router,
+    templates.router,
+    tools.router,
+    audit.router,
+    erasure.router,
+)

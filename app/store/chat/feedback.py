@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.domain.feedback import FeedbackView, Opinion, Rating, Reason
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, InvalidInput
+from app.store.chat.gap_writes import write_disliked
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, Review
 from app.store.db.rows import owned_message
@@ -48,6 +49,7 @@ class FeedbackRecords:
             row.rating, row.reasons, row.comment = opinion.rating, list(opinion.reasons), opinion.comment
             row.updated_at = now
             session.execute(delete(Review).where(Review.message_id == message.id))
+            write_disliked(session, message, disliked=opinion.rating is Rating.DOWN)
             return feedback_view(row)
 
         return await self._database.write(work)
@@ -62,6 +64,7 @@ class FeedbackRecords:
         def work(session: Session) -> None:
             message = owned_message(session, user_id, message_id)
             session.execute(delete(Feedback).where(Feedback.message_id == message.id, Feedback.user_id == user_id))
+            write_disliked(session, message, disliked=False)
 
         await self._database.write(work)
 

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
 
+from app.domain.gaps import GapReason
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats
+from app.store.chat.gap_writes import write_gap
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel
@@ -46,6 +48,8 @@ class TurnOutcome:
     token_ids: tuple[int, ...] = ()  #: of the text; empty if unknown
     reasoning: Reasoning | None = None
     tool_uses: tuple[ToolUse, ...] = ()
+    collections: tuple[str, ...] = ()  #: that were searched for its sources
+    gap: GapReason | None = None  #: why they do not answer its question
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,10 @@ class ReplyWriter:
         ended = [row.conversation_id for write, row in todo if write.outcome is not None]
         if ended:
             _UNREAD.run_each(connection, [{"key": id} for id in sorted(ended)])
+        for write, row in todo:  # after the conversations are locked, in their order
+            if write.outcome is not None and write.outcome.collections:
+                outcome = write.outcome
+                write_gap(connection, row.message_id, row.conversation_id, outcome.gap, outcome.collections)
         grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
         if grown and postgres:
             _NOTIFY.rows(connection, {"channel": Channel.CHANGED.value, "turns": grown})

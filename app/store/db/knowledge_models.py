@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     CheckConstraint,
     ForeignKey,
@@ -152,3 +154,25 @@ class ChunkEntry(Base):
     title: Mapped[str] = mapped_column(Text)
     heading: Mapped[str] = mapped_column(Text)
     words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR, "postgresql"))
+
+
+class Gap(Base):
+    """A question that the sources of a chat left unanswered. Its text is that of the message above the reply."""
+
+    __tablename__ = "kb_gap"
+    __table_args__ = (
+        CheckConstraint("reason IN ('nothing_found', 'not_cited', 'disliked')", name="reason"),
+        Index("ix_kb_gap_conversation_id", "conversation_id"),
+        Index("ix_kb_gap_created_at", "created_at"),
+        Index("ix_kb_gap_done_by", "done_by"),
+    )
+
+    message_id: Mapped[str] = mapped_column(
+        ForeignKey("message.id", ondelete="CASCADE"), primary_key=True, comment="The reply."
+    )
+    reason: Mapped[str] = mapped_column(String(16), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    collections: Mapped[list[Any]] = mapped_column(JSON, comment="Ids of those that were searched.")
+    created_at: Mapped[datetime]
+    done_at: Mapped[datetime | None] = mapped_column(comment="When an admin took it off the list.")
+    done_by: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))

@@ -39,7 +39,7 @@ export interface AnotherReply {
 }
 
 /** An audit action type. The values are stored in databases: add new ones, never change existing ones. */
-export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed";
+export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed" | "gap_marked";
 
 /** One audit entry. */
 export interface AuditEntry {
@@ -448,6 +448,45 @@ export interface FoundModelView {
   problem: string | null;
   loaded: boolean;
 }
+
+/** Questions that ask for the same, latest first. */
+export interface GapGroup {
+  question: string;
+  count: number;
+  last_at: string;
+  collections: string[];
+  message_ids: string[];
+  questions: GapQuestion[];
+}
+
+export interface GapList {
+  groups: GapGroup[];
+  has_more: boolean;
+}
+
+/** Questions to take off the list, or to put back. */
+export interface GapMark {
+  /** The replies' ids. */
+  message_ids: string[];
+  /** Off the list; the group returns with the next question like them. */
+  done: boolean;
+}
+
+/** A question that was left unanswered. */
+export interface GapQuestion {
+  message_id: string;
+  conversation_id: string;
+  question: string;
+  user: string;
+  at: string;
+  reasons: GapReason[];
+  collections: string[];
+  own: boolean;
+  in_review: boolean;
+}
+
+/** Why a question counts as unanswered. */
+export type GapReason = "nothing_found" | "not_cited" | "disliked";
 
 /** The user's decision about the calls of tools that wait for it: each of them is allowed or denied. */
 export interface GivenDecision {

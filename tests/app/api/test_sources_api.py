@@ -166,3 +166,29 @@ async def test_who_may_write_drafts(here: Desk, search: ScriptedSearch) -> None:
     assert (await here.clients["cyd"].post(address, json={"text": "Hi"})).status_code == 403  # a viewer
     async with here.client() as nobody:
         assert (await nobody.post(address, json={"text": "Hi"})).status_code == 401
+
+
+async def test_who_sees_questions_that_found_nothing(here: Desk, search: ScriptedSearch) -> None:
+    ada, ben, cyd = (here.clients[name] for name in ("ada", "ben", "cyd"))
+    search.found = []
+    started = await ask(here)
+    asked = await ada.get("/api/desk/gaps")
+    assert asked.status_code == 200, asked.text
+    [group] = asked.json()["groups"]
+    assert (group["question"], group["count"], group["collections"]) == ("Code?", 1, ["bens"])
+    assert group["message_ids"] == [started["message_id"]]
+    assert (group["questions"][0]["own"], group["questions"][0]["in_review"]) == (False, False)
+    assert (await cyd.get("/api/desk/gaps")).json()["groups"] == []  # may not use the collection
+    mark = {"message_ids": group["message_ids"], "done": True}
+    for http, read, write in ((ada, 200, 204), (ben, 403, 403), (cyd, 200, 403), (here.client(), 401, 401)):
+        assert (await http.get("/api/desk/gaps?state=done")).status_code == read
+        assert (await http.put("/api/desk/gaps", json=mark)).status_code == write
+    assert (await ada.get("/api/desk/gaps")).json()["groups"] == []
+    for body, status in (
+        ({**mark, "message_ids": []}, 422),
+        ({**mark, "message_ids": ["x"]}, 404),
+        ({**mark, "message_ids": ["x"] * 2001}, 422),
+        ({"message_ids": ["x"]}, 422),
+    ):
+        assert (await ada.put("/api/desk/gaps", json=body)).status_code == status
+    assert (await ada.get("/api/desk/gaps?state=odd")).status_code == 422

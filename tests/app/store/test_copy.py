@@ -29,6 +29,7 @@ from app.store.db.knowledge_models import (
     CollectionMember,
     Document,
     DocumentVersion,
+    Gap,
 )
 from app.store.db.models import (
     Account,
@@ -61,7 +62,7 @@ NO_CONVERSATIONS = (
     *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
     *KNOWLEDGE,
 )
-TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review)
+TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review, Gap)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
 
@@ -299,6 +300,17 @@ def _add_message(
                 reasons=["wrong", "tone"],
                 comment="né 🙂",
                 **moments,
+            )
+        )
+        session.add(
+            Gap(
+                message_id=id,
+                reason="disliked" if position == 1 else "not_cited",
+                conversation_id=conversation.id,
+                collections=["é", KNOWLEDGE_COLLECTION_ID],
+                created_at=BEGIN,
+                done_at=BEGIN if position == 1 else None,
+                done_by=LOCAL_USER_ID if position == 1 else None,
             )
         )
         session.add(

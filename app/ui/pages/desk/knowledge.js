@@ -6,7 +6,7 @@ import { moment, plural } from "../../shared/formats.js";
 import { collectionControls } from "./collections.js";
 import { button, field, latest } from "./controls.js";
 import { isAdmin, problem, register } from "./desk.js";
-import { isSettled, scoreText, sizeText, stateText } from "./knowledge_texts.js";
+import { isSettled, passageItem, passageLine, sizeText, stateText } from "./knowledge_texts.js";
 
 /** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages, Viewer } from "../../shared/api_types.js" */
 
@@ -165,7 +165,7 @@ async function show(place, viewer) {
       runChunks(
         () => /** @type {Promise<ChunkList>} */ (request("GET", `/api/kb/documents/${encodeURIComponent(id)}/chunks?${query({ cursor: at })}`)),
         (page) => {
-          list.append(...page.chunks.map((chunk) => passage(chunk.heading, plural(chunk.tokens, "token"), chunk.text)));
+          list.append(...page.chunks.map((chunk) => passageLine(chunk.heading, plural(chunk.tokens, "token"), chunk.text)));
           at = page.next_cursor;
           next.hidden = at === null;
         },
@@ -185,7 +185,7 @@ async function show(place, viewer) {
       ({ passages }) =>
         found.replaceChildren(
           make("p", {}, passages.length === 0 ? "Nothing was found." : `${plural(passages.length, "passage")} found, best first.`),
-          make("ol", { class: "dk-passages" }, ...passages.map((each) => passage(`${each.title} · ${each.heading}`, scoreText(each.score), each.text))),
+          make("ol", { class: "dk-passages" }, ...passages.map(passageItem)),
         ),
       (error) => found.replaceChildren(problem(error)),
     );
@@ -260,9 +260,5 @@ async function loadPages(collection, pages) {
   }
   return { documents, hasMore: cursor !== null };
 }
-
-/** @param {string} heading @param {string} note @param {string} text */
-const passage = (heading, note, text) =>
-  make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text));
 
 register({ id: "knowledge", title: "Knowledge", show });

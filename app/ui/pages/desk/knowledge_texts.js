@@ -1,8 +1,9 @@
 // What the Knowledge section says of documents and collections.
 
+import { make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 
-/** @import { CollectionUse, DocumentView } from "../../shared/api_types.js" */
+/** @import { CollectionUse, DocumentView, GapReason, Passage } from "../../shared/api_types.js" */
 
 /** Who may search a collection, by its `everyone`. */
 export const USERS = [
@@ -15,6 +16,9 @@ export const RIGHTS = [
   ["false", "Search and read"],
   ["true", "Search, read and edit"],
 ];
+
+/** Why a question counts as unanswered. @type {Record<GapReason, string>} */
+export const REASONS = { nothing_found: "Nothing found", not_cited: "Nothing cited", disliked: "Disliked" };
 
 /** What deleting a collection does. @param {Pick<CollectionUse, "documents" | "chats" | "own_chats">} use */
 export function deletionText({ documents, chats, own_chats: own }) {
@@ -44,3 +48,10 @@ export function sizeText(bytes) {
   if (bytes < 1000) return `${bytes} B`;
   return bytes < 1e6 ? `${Math.round(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
+
+/** A passage in a list. @param {string} heading @param {string} note @param {string} text */
+export const passageLine = (heading, note, text) =>
+  make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text));
+
+/** A passage that a search has found. @param {Passage} passage */
+export const passageItem = ({ title, heading, score, text }) => passageLine([title, heading].filter(Boolean).join(" · "), scoreText(score), text);

@@ -48,7 +48,7 @@ function messageBlock(who, text, { mark = false, note = "", reasoning = "" } = {
 const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "stopped" };
 
 /** @param {Exchange} shown */
-function exchange({ item, before, reply, others, after, has_earlier }) {
+export function exchange({ item, before, reply, others, after, has_earlier }) {
   /** @param {ExchangeMessage} message @param {{mark?: boolean, note?: string}} extra */
   const one = (message, extra = {}) =>
     messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", reasoning: message.reasoning, ...extra });

@@ -4,6 +4,7 @@ import "./usage.js";
 import "./review.js";
 import "./templates.js";
 import "./knowledge.js";
+import "./gaps.js";
 import "./users.js";
 import "./audit.js";
 import { start } from "./desk.js";
