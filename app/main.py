@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from app.api import desk, knowledge
 from app.api.account import account, links, users
-from app.api.chat import canned, conversations, drafts, messages, transfer, turns
+from app.api.chat import canned, cases, conversations, drafts, messages, transfer, turns
 from app.api.chat.turn_events import OpenStreams
 from app.api.errors import install_error_handlers
 from app.api.openai import install_openai
@@ -107,6 +107,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         models_api.router,
         canned.router,
         drafts.router,
+        cases.router,
         *desk.routers,
         *knowledge.routers,
         account.router,

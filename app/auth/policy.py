@@ -122,6 +122,8 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/conversations/{conversation_id}", _USER),
     Rule("PATCH DELETE", "/api/conversations/{conversation_id}", _WRITER),
     Rule("POST", "/api/conversations/{conversation_id}/draft", _WRITER, revocable=True),
+    Rule("POST", "/api/conversations/{conversation_id}/summary", _WRITER, revocable=True),
+    Rule("POST", "/api/conversations/{conversation_id}/article", _WRITER, revocable=True),
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
     Rule("GET", "/api/export", _USER),
     Rule("POST", "/api/import", _WRITER, upload=True),
@@ -196,6 +198,9 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/kb/collections/{collection_id}/use", _ADMIN),
     Rule("GET", "/api/kb/collections/{collection_id}/members", _ADMIN),
     Rule("PUT DELETE", "/api/kb/collections/{collection_id}/members/{member_id}", _ADMIN),
+    Rule("GET", "/api/kb/articles", _USER),
+    Rule("PUT DELETE", "/api/kb/articles/{article_id}", _WRITER),
+    Rule("POST", "/api/kb/articles/{article_id}/publish", _WRITER),
     Rule("GET", "/api/kb/search", _USER),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),

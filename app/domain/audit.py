@@ -45,4 +45,7 @@ class AuditAction(StrEnum):
     COLLECTION_DELETED = "collection_deleted"
     COLLECTION_MEMBER_SET = "collection_member_set"
     COLLECTION_MEMBER_REMOVED = "collection_member_removed"
+    ARTICLE_PROPOSED = "article_proposed"
+    ARTICLE_PUBLISHED = "article_published"
+    ARTICLE_DISCARDED = "article_discarded"
     GAP_MARKED = "gap_marked"

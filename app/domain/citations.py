@@ -57,6 +57,12 @@ def with_footnotes(text: str, labels: dict[int, str]) -> str:
     return _replace(text, lambda number: f"[^{labels[number]}]" if number in labels else None)
 
 
+def without_citations(text: str, numbers: set[int]) -> str:
+    """Returns a reply without its citations of these numbers: elsewhere they would name other things."""
+    marked = _replace(text, lambda number: "\0" if number in numbers else None)
+    return marked.replace(" \0", "").replace("\0", "")
+
+
 def citation_pattern(count: int) -> str:
     r"""Returns the regular expression of the texts that cite the sources 1 to ``count``, and cite nothing else.
 

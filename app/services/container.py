@@ -47,10 +47,13 @@ from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
 from app.tools.servers import ToolServers
 from app.transfer.service import Transfers
 from app.turns.admission import Admission, UnlimitedAdmission
+from app.turns.articles import ArticleWriter
+from app.turns.cases import CaseModel
 from app.turns.drafts import Drafts
 from app.turns.service import Turns
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
+from app.turns.summaries import Summaries
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
 from app.turns.tool_offers import ToolOffers
@@ -74,6 +77,8 @@ class Services:
     tools: ChatTools
     sources: Sources
     drafts: Drafts
+    summaries: Summaries
+    article_writer: ArticleWriter
     audit: Audit
     models: Models
     adapters: Adapters
@@ -156,6 +161,7 @@ class Services:
             )
             if not is_alone:
                 background.start(sweep_expired(leases, lease_seconds, turns.running_turn_ids), "sweeper")
+            case_model = CaseModel(engine, admission, accounts=settings.accounts)
             housekeeping = Housekeeping(
                 conversations.index,
                 ChunkIndex(database),
@@ -193,6 +199,8 @@ class Services:
                 templates=templates,
                 tools=tools,
                 sources=sources,
+                summaries=Summaries(case_model, templates, sources),
+                article_writer=ArticleWriter(case_model, templates, sources),
                 drafts=Drafts(settings, engine, templates, sources, admission),
                 audit=(audit := Audit(database)),
                 models=(models := Models(settings, engine, audit)),

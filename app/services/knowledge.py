@@ -8,6 +8,7 @@ from functools import partial
 
 from app.domain.storage import MIB
 from app.errors import TooLarge
+from app.knowledge.articles import Publishing
 from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.folder_sync import FolderSync
 from app.knowledge.gaps import Gaps
@@ -19,6 +20,7 @@ from app.knowledge.search import KnowledgeSearch
 from app.models.folders import GUIDE
 from app.settings import AppSettings
 from app.store.db.database import Database
+from app.store.knowledge.articles import Articles
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
@@ -71,6 +73,8 @@ class Knowledge:
     documents: Documents
     search: KnowledgeSearch
     gaps: Gaps
+    articles: Articles
+    publishing: Publishing
     dense: DenseSearch
     ingest: Ingest
     folder: FolderSync | None  #: None if no folder is configured
@@ -90,6 +94,8 @@ class Knowledge:
             collections=Collections(database),
             documents=documents,
             search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
+            articles=(articles := Articles(database)),
+            publishing=Publishing(articles, documents),
             gaps=Gaps(GapRecords(database)),
             dense=dense,
             ingest=Ingest(ReadingQueue(database, owner), TOKENIZER),

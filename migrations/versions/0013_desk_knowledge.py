@@ -1,4 +1,4 @@
-"""Adds what a desk learns from its chats: questions that the sources left unanswered."""
+"""Adds what a desk learns from its chats: questions that the sources left unanswered, and proposed articles."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ def upgrade() -> None:
     for column in ("conversation_id", "created_at", "done_by"):
         op.create_index(f"ix_kb_gap_{column}", "kb_gap", [column])
 
+    op.create_table(
+        "kb_article",
+        _id("id"),
+        _id("collection_id"),
+        _id("author_id"),
+        sa.Column("title", sa.String(length=200), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False, comment="Markdown without the title."),
+        _moment("created_at"),
+        _moment("updated_at"),
+        _key("kb_article", "collection_id", "kb_collection"),
+        _key("kb_article", "author_id", "account"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_kb_article")),
+    )
+    for column in ("collection_id", "author_id"):
+        op.create_index(f"ix_kb_article_{column}", "kb_article", [column])
+
 
 def downgrade() -> None:
+    op.drop_table("kb_article")
     op.drop_table("kb_gap")

@@ -1,7 +1,7 @@
-"""Knowledge API: documents, collections, search."""
+"""Knowledge API: documents, collections, articles, search."""
 
 from __future__ import annotations
 
-from app.api.knowledge import collections, documents, search
+from app.api.knowledge import articles, collections, documents, search
 
-routers = (documents.router, collections.router, search.router)
+routers = (documents.router, collections.router, articles.router, search.router)

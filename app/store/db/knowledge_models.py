@@ -176,3 +176,24 @@ class Gap(Base):
     created_at: Mapped[datetime]
     done_at: Mapped[datetime | None] = mapped_column(comment="When an admin took it off the list.")
     done_by: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+
+
+class Article(Base):
+    """An article that was proposed from a case. It becomes a document once it is published; no search finds it before.
+
+    It goes with its author's account: until it is checked, it may hold what customers wrote.
+    """
+
+    __tablename__ = "kb_article"
+    __table_args__ = (
+        Index("ix_kb_article_collection_id", "collection_id"),
+        Index("ix_kb_article_author_id", "author_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("kb_collection.id", ondelete="CASCADE"))
+    author_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    title: Mapped[str] = mapped_column(String(200))
+    body: Mapped[str] = mapped_column(Text, comment="Markdown without the title.")
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]

@@ -53,6 +53,7 @@ class Documents:
         *,
         kind: str,
         source: DocumentSource = DocumentSource.UPLOAD,
+        replace: bool = True,
     ) -> AddedDocument:
         """Adds a file to a collection, to be read later. A name that exists gets a new version.
 
@@ -61,10 +62,12 @@ class Documents:
 
         Args:
             collection_id: None is the collection that every knowledge base has.
+            replace: whether other content may become a new version of a document that has this name.
 
         Raises:
             NotFound: the collection is missing, or the user may not use it.
             NotAllowed: the user may not edit it.
+            Conflict: there is a document of this name, and it may not be replaced.
             InvalidInput: the name is empty or too long.
             LimitReached: the collection has as many documents or bytes as it may.
         """
@@ -87,6 +90,8 @@ class Documents:
                 if same and document.state != DocumentState.FAILED:
                     state = DocumentState(document.state)
                     return AddedDocument(id=document.id, version=document.newest, state=state, changed=False)
+                if not replace and not same:
+                    raise Conflict(f'The collection has a document "{name}" already. Choose another title.')
             self._require_room(session, into, document, len(data))
             if document is None:
                 document = Document(

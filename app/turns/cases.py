@@ -1,0 +1,184 @@
+"""A conversation as a case: its messages, numbered, as a model is shown them within its context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from app.domain.citations import without_citations
+from app.domain.text import clean_text
+from app.domain.views import ConversationView, MessageStatus, MessageView, Role
+from app.errors import EngineUnavailable, InvalidInput
+from app.turns.admission import Admission, caller_of
+from app.turns.engine_errors import as_app_error, context_too_long
+from engine import (
+    ChatEngine,
+    ChatMessage,
+    ChatOptions,
+    ContextLengthError,
+    Delta,
+    EngineError,
+    FinishReason,
+    SamplingParams,
+)
+
+MAX_MESSAGES = 300
+"""The latest messages of a longer conversation are its case."""
+_PAGE = 100
+_MAX_MESSAGE_SHARE = 4  # one message takes at most a quarter of what all may
+_DELIMITER = re.compile(r"<(?=[\s/\u200b-\u200f\u2060\ufeff]*(?:message|case)\b)", re.IGNORECASE)
+_CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean
+
+Count = Callable[[str], Awaitable[int]]
+"""Counts the tokens of a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseMessage:
+    """A message of a case. Its number is that in the prompt."""
+
+    number: int
+    message_id: str
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The messages of a conversation that have text, oldest first."""
+
+    title: str
+    messages: tuple[CaseMessage, ...]
+    left_out: int = 0  #: messages between the first and the others that did not fit
+    has_earlier: bool = False  #: there are still older messages, which were not read
+
+
+class ConversationReader(Protocol):
+    async def get(
+        self, user_id: str, conversation_id: str, *, limit: int = 100, before: str | None = None
+    ) -> ConversationView: ...
+
+
+async def read_case(conversations: ConversationReader, user_id: str, conversation_id: str) -> Case:
+    """Reads the branch of a conversation that is shown.
+
+    Raises:
+        NotFound: the conversation is missing or another user's.
+        InvalidInput: it has no message with text.
+    """
+    view = await conversations.get(user_id, conversation_id, limit=_PAGE)
+    found: list[MessageView] = list(view.messages)
+    has_earlier = view.has_earlier
+    while has_earlier and len(found) < MAX_MESSAGES:
+        page = await conversations.get(user_id, conversation_id, limit=_PAGE, before=found[0].id)
+        found = [*page.messages, *found]
+        has_earlier = page.has_earlier and bool(page.messages)
+    told = [one for one in found if one.content.strip() and one.status is not MessageStatus.STREAMING]
+    if not told:
+        raise InvalidInput("This conversation has no messages yet.")
+    messages = tuple(
+        CaseMessage(number=number, message_id=one.id, role=one.role, text=_text_of(one))
+        for number, one in enumerate(told, start=1)
+    )
+    return Case(title=view.title, messages=messages, has_earlier=has_earlier)
+
+
+def _text_of(message: MessageView) -> str:
+    return without_citations(message.content, {citation.number for citation in message.citations}).strip()
+
+
+async def fit_case(case: Case, budget: int, count: Count) -> Case:
+    """Returns the case with the first message and as many of the latest as ``budget`` tokens hold, numbered anew.
+
+    Of a message that takes more than a quarter of them, the beginning and the end are kept.
+    """
+    shown: list[CaseMessage] = []
+    left = budget
+    first, *others = case.messages
+    for message in (first, *reversed(others)):
+        text = await _cut(message.text, max(budget // _MAX_MESSAGE_SHARE, 1), count)
+        left -= await count(_show(message.number, message.role, text))
+        if left < 0 and len(shown) > 1:
+            break
+        shown.append(CaseMessage(number=message.number, message_id=message.message_id, role=message.role, text=text))
+    kept = (shown[0], *reversed(shown[1:]))
+    numbered = tuple(
+        CaseMessage(number=number, message_id=one.message_id, role=one.role, text=one.text)
+        for number, one in enumerate(kept, start=1)
+    )
+    return Case(
+        title=case.title,
+        messages=numbered,
+        left_out=len(case.messages) - len(numbered),
+        has_earlier=case.has_earlier,
+    )
+
+
+def show_case(case: Case) -> str:
+    """The case in its delimiters, which no message can open or close."""
+    parts = [_show(message.number, message.role, message.text) for message in case.messages]
+    return "\n".join(["<case>", *parts, "</case>"])
+
+
+def _show(number: int, role: Role, text: str) -> str:
+    author = "user" if role is Role.USER else "reply"
+    return f'<message number="{number}" from="{author}">\n{_DELIMITER.sub("&lt;", text)}\n</message>'
+
+
+async def _cut(text: str, tokens: int, count: Count) -> str:
+    while (taken := await count(text)) > tokens and len(text) > 20:
+        half = max(len(text) * tokens // (2 * taken) - 4, 5)
+        text = f"{text[:half].rstrip()} … {text[-half:].lstrip()}"
+    return text
+
+
+class CaseModel:
+    """Asks the model about a case."""
+
+    def __init__(self, engine: ChatEngine, admission: Admission, *, accounts: bool) -> None:
+        self._engine = engine
+        self._admission = admission
+        self._accounts = accounts
+
+    @property
+    def budget(self) -> int:
+        """Tokens that a case may take: half the context, as the rest is for the request and the answer."""
+        return self._engine.info.max_model_len // 2
+
+    async def count(self, text: str) -> int:
+        """Counts the tokens of a text, estimated where the engine does not tell."""
+        try:
+            return len(await self._engine.tokenize(text, add_special_tokens=False))
+        except EngineError:
+            return -(-len(text) // _CHARS_PER_TOKEN)
+
+    async def write(self, user_id: str, messages: Sequence[ChatMessage], params: SamplingParams) -> tuple[str, bool]:
+        """Returns the model's answer, and whether it was cut off at its maximum length.
+
+        Raises:
+            ContextTooLong: the model cannot read that much.
+            TooManyRequests: the user has reached a limit on replies.
+            Overloaded, EngineUnavailable: the engine takes no request, or failed.
+        """
+        options = ChatOptions(thinking=False) if self._engine.info.can_think else None
+        caller = caller_of(user_id, accounts=self._accounts)
+        parts: list[str] = []
+        end: FinishReason | None = None
+        try:
+            prepared = await self._engine.prepare(messages, params, caller=caller, options=options)
+            deltas = cast(AsyncGenerator[Delta], self._admission.meter(user_id, self._engine.stream(prepared)))
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    parts.append(clean_text(delta.text))
+                    end = delta.finish_reason or end
+        except ContextLengthError as error:
+            subject, advice = "With its prompt, this case is", "Shorten the prompt, or load a model that reads more"
+            raise context_too_long(error.prompt_tokens, error.max_model_len, subject=subject, advice=advice) from error
+        except (EngineError, ValueError) as error:
+            raise as_app_error(error) from error
+        if end not in (FinishReason.STOP, FinishReason.LENGTH):
+            raise EngineUnavailable("The model was interrupted while it wrote. Try again.")
+        return "".join(parts).strip(), end is FinishReason.LENGTH
