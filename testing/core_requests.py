@@ -11,6 +11,7 @@ from typing import Any
 
 from engine import FinishReason, SamplingParams
 from engine.execution.steps.sequential import SequentialSteps
+from engine.outputs import TokenLogprobs
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.output_processor import StepOutput
 
@@ -34,6 +35,10 @@ ON_DEVICE = (
 ON_HOST = (
     replace(GREEDY, repetition_penalty=1.3),
     replace(SAMPLED, presence_penalty=0.5),
+    replace(
+        SAMPLED, repetition_penalty=1.1, presence_penalty=-0.3, frequency_penalty=0.7, logit_bias={7: 3.0, 9: -1.0}
+    ),
+    replace(SAMPLED, repetition_penalty=1.2, bad_words=("a", "e"), logprobs=1),
     replace(SAMPLED, logit_bias={7: 3.0}),
     replace(GREEDY, min_tokens=4, stop_token_ids=tuple(range(200))),
     replace(GREEDY, logprobs=2),
@@ -58,6 +63,7 @@ class ReaderRecord:
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # (request id, reply index) -> token ids
     reasons: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    logprobs: dict[tuple[str, int], list[TokenLogprobs]] = field(default_factory=dict)
     text: str = ""  # of all replies together
 
     def add(self, result: StepOutput) -> None:
@@ -66,6 +72,7 @@ class ReaderRecord:
             key = (delta.request_id, delta.index)
             assert key not in self.reasons
             self.tokens.setdefault(key, []).extend(delta.token_ids)
+            self.logprobs.setdefault(key, []).extend(delta.logprobs)
             self.text += delta.text
             if delta.finish_reason is not None:
                 self.reasons[key] = delta.finish_reason
@@ -81,6 +88,19 @@ def finish(core: EngineCore, record: ReaderRecord | None = None) -> ReaderRecord
         core.check()
     assert core.stats().kv_cache_usage == 0
     return record
+
+
+def are_close(found: Sequence[TokenLogprobs], expected: Sequence[TokenLogprobs]) -> bool:
+    """Whether both score the same tokens alike, but for rounding."""
+    return [_ids(scores) for scores in found] == [_ids(scores) for scores in expected] and all(
+        own.logprob is not None and other.logprob is not None and abs(own.logprob - other.logprob) < 1e-4
+        for one, another in zip(found, expected, strict=True)
+        for own, other in zip((one.token, *one.top), (another.token, *another.top), strict=True)
+    )
+
+
+def _ids(scores: TokenLogprobs) -> list[int | None]:
+    return [scores.token.token_id, scores.rank, *(one.token_id for one in scores.top)]
 
 
 class AdjustableClock:

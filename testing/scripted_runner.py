@@ -10,17 +10,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine.errors import EngineError
 from engine.execution.batch import FutureTokens
-from engine.execution.native.decoder import ENDED, MultiStepOutput, MultiStepRow
+from engine.execution.native.multi_step import ENDED, MultiStepOutput, MultiStepRow, SampleOnHost
 from engine.execution.runner import Runner
 from engine.sampling import cpu
-from engine.sampling.sampler import uniform
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.scheduling.step_plan import StepPlan
 from testing.delayed_device import DelayedDevice, DelayedReading
 
@@ -107,24 +108,45 @@ class Script:
             row += 1 + len(chunk.draft)
         return logits
 
-    def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+    def execute_steps(
+        self,
+        plan: StepPlan,
+        replies: Sequence[MultiStepRow],
+        max_steps: int,
+        sample_on_host: SampleOnHost | None = None,
+    ) -> MultiStepOutput:
         """Replaces :meth:`engine.execution.runner.Runner.execute_steps`: the decoder's loop in Python."""
         began = self.clock.now
         tokens: list[list[int]] = []
         seconds: list[float] = []
+        raw: list[Tensor] = []
         first = logits = self.execute(plan)
         self.plans[-1] = ("several", plan)
         ends = [plan.chunks[reply.chunk].end for reply in replies]
+        lengths = [len(reply.sampling.token_ids) for reply in replies]
+        native = [index for index, reply in enumerate(replies) if not reply.sampling.needs_python]
         while True:
             alive = [index for index, reply in enumerate(replies) if not tokens or _goes_on(reply, index, tokens)]
-            rows = logits[alive]
-            if not alive or not bool(torch.isfinite(rows).all()):
+            mine = [index for index in native if index in alive]
+            if not alive or not bool(torch.isfinite(logits[mine]).all()):
                 break
-            samplings = [replies[index].sampling for index in alive]
-            drawn = _sample(rows, samplings, [row.position + len(tokens) for row in samplings])
-            tokens.append([ENDED] * len(replies))
-            for index, token in zip(alive, drawn, strict=True):
-                tokens[-1][index] = token
+            sampled = [ENDED] * len(replies)
+            rows = [replies[index].sampling for index in mine]
+            for index, token in zip(mine, _sample(logits[mine], rows), strict=True):
+                sampled[index] = token
+            hosted = [index for index in alive if index not in native]
+            if hosted:
+                assert sample_on_host is not None
+                try:
+                    hosted_tokens = sample_on_host(hosted, logits[hosted])
+                except EngineError:
+                    break
+                for index, token in zip(hosted, hosted_tokens, strict=True):
+                    sampled[index] = token
+            for index in mine:
+                cast("list[int]", replies[index].sampling.token_ids).append(sampled[index])
+            tokens.append(sampled)
+            raw.append(logits)
             seconds.append(self.clock.now - began)
             if len(tokens) == max_steps:
                 break
@@ -137,11 +159,14 @@ class Script:
                 [tokens[-1][index] for index in alive], [ends[index] + len(tokens) - 1 for index in alive]
             )
             for index in alive:
-                request_id = replies[index].sampling.request_id
-                output = replies[index].sampling.position + len(tokens)
-                if output >= self.broken.get(request_id, sys.maxsize):
+                row = replies[index].sampling
+                if row.position >= self.broken.get(row.request_id, sys.maxsize):
                     logits[index] = float("nan")
-        return MultiStepOutput(tokens, seconds, first)
+        for index in native:
+            del cast("list[int]", replies[index].sampling.token_ids)[lengths[index] :]
+        asking = [index for index, reply in enumerate(replies) if reply.is_scored]
+        scored = torch.stack([logits[asking] for logits in raw], 1) if asking and raw else None
+        return MultiStepOutput(tokens, seconds, first, scored)
 
     def _read_future_tokens(self, plan: StepPlan, future_tokens: FutureTokens | None) -> dict[int, int]:
         """Returns the tokens that are only on the device, by their packed row."""
@@ -188,15 +213,8 @@ def _sampled_rows(plan: StepPlan, future_tokens: dict[int, int]) -> list[tuple[i
 
 def _goes_on(reply: MultiStepRow, index: int, tokens: Sequence[Sequence[int]]) -> bool:
     last = tokens[-1][index]
-    stops = last in reply.stop_token_ids and (reply.sampling.position + len(tokens) >= reply.sampling.min_tokens)
-    return last != ENDED and not stops and len(tokens) < reply.max_tokens
+    return last != ENDED and last not in reply.stop_token_ids and len(tokens) < reply.max_tokens
 
 
-def _sample(logits: Tensor, rows: Sequence[Any], positions: Sequence[int]) -> list[int]:
-    scores = cpu.adjust(logits, rows)
-    tokens, highest = cpu.likeliest(scores)
-    for index, row in enumerate(rows):
-        if not row.is_greedy:
-            noise = uniform(row.seed, positions[index])
-            (tokens[index],) = cpu.draw(scores[[index]], [highest[index]], [row], [noise])
-    return tokens
+def _sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    return Sampler(cpu).sample(logits, rows)

@@ -16,7 +16,8 @@ from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch, FutureTokens, adapter_rows
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
-from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
+from engine.execution.native.decoder import Decoder
+from engine.execution.native.multi_step import MultiStepOutput, MultiStepRow, SampleOnHost
 from engine.execution.native.weights import DecoderWeights
 from engine.model.loaded_model import LoadedModel
 from engine.model.lora import LoraLayers
@@ -74,6 +75,11 @@ class Runner:
         self._decoder: Decoder | None = None
         if isinstance(model.decoder, DecoderWeights) and not batch_invariant:
             self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self._model.vocab_size
 
     @property
     def max_native_tokens(self) -> int:
@@ -150,17 +156,24 @@ class Runner:
         return self._forward(batch)
 
     @torch.inference_mode()
-    def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+    def execute_steps(
+        self,
+        plan: StepPlan,
+        replies: Sequence[MultiStepRow],
+        max_steps: int,
+        sample_on_host: SampleOnHost | None = None,
+    ) -> MultiStepOutput:
         """Computes a plan of at most :attr:`max_native_tokens`, samples from it, and decodes further in C++.
 
         Args:
             replies: one for each chunk that samples.
             max_steps: including the plan's own step, at least 1.
+            sample_on_host: samples, after each step's forward pass, for the replies that need Python.
         """
         assert self._decoder is not None
         self._copy(plan.copies)
         batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
-        return self._decoder.execute_steps(batch, replies, max_steps)
+        return self._decoder.execute_steps(batch, replies, max_steps, sample_on_host)
 
     def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
         collected: Tensor | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -58,6 +58,10 @@ class StepSampler:
         """Computes what the replies' grammars allow next, beside the block under ``with``: the forward pass."""
         return self._masks.computed_beside([self._submissions[id_].sampling for id_, _row in _sampled_ids(plan)])
 
+    def begin_masks(self, rows: Sequence[SamplingRow]) -> Callable[[], None]:
+        """Begins to compute what these rows' grammars allow next; returns a function that waits until it is done."""
+        return self._masks.begin(rows)
+
     def sample(self, plan: StepPlan, logits: Tensor) -> SampledRows:
         """Samples the next token of each sampling request, and of its forks.
 
@@ -111,6 +115,15 @@ class StepSampler:
         return {
             chunk.request.id: [named_scores(self._vocabulary, next(scored)) for _ in chunk.scored] for chunk in chunks
         }
+
+    def score_tokens(self, requests: Sequence[Request], tokens: Sequence[int], logits: Tensor) -> list[TokenLogprobs]:
+        """Computes the log-probabilities that requests asked for, of their sampled tokens.
+
+        Args:
+            logits: ``[len(requests), vocab_size]``.
+        """
+        scored = score(logits, tokens, [request.params.logprobs or 0 for request in requests])
+        return [named_scores(self._vocabulary, scores) for scores in scored]
 
     def _sample_rows(
         self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow]

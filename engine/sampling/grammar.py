@@ -129,6 +129,8 @@ class GrammarMatcher:
 
     def is_complete(self, token_ids: Sequence[int], num_prompt_tokens: int) -> bool:
         """Whether nothing can follow: the reply is complete without an end-of-sequence token."""
+        if len(token_ids) - num_prompt_tokens < len(self._consumed):
+            return False  # it has gone on from there, so something could follow
         self._follow(token_ids, num_prompt_tokens)
         return self._matcher.is_stopped() and not self._matcher.is_error()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -34,17 +34,27 @@ class GrammarMasks:
         Both have ended where it is left, so nothing else ever meets a matcher at work: neither the end of a reply, nor
         a preemption, nor a draft. An error is left to :meth:`SamplingRow.bans`, which raises it for its row alone.
         """
-        matchers = _matchers(rows)
-        if not matchers:
-            yield
-            return
-        computing = self._thread.submit(self._compute, matchers)
+        wait = self.begin(rows)
         try:
             yield
         finally:
+            wait()
+
+    def begin(self, rows: Sequence[SamplingRow]) -> Callable[[], None]:
+        """Begins to compute what may follow; returns a function that waits for it, to be called before anything else
+        meets these rows' matchers. Errors as in :meth:`computed_beside`.
+        """
+        matchers = _matchers(rows)
+        if not matchers:
+            return lambda: None
+        computing = self._thread.submit(self._compute, matchers)
+
+        def wait() -> None:
             error = computing.exception()
             if error is not None:
                 log.error("grammar masks are computed row by row: together they failed", exc_info=error)
+
+        return wait
 
     def _compute(self, matchers: Sequence[GrammarMatcher]) -> None:
         compute_masks(matchers, self._executor)

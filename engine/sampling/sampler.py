@@ -78,7 +78,7 @@ class SamplingRow:
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.min_tokens = params.min_tokens
-        self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
+        self.stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
         self._bans = tuple(bans)
         self.grammar = grammar
         self.temperature = _resolved(params.temperature, "temperature")
@@ -94,6 +94,8 @@ class SamplingRow:
         bias = params.logit_bias or {}
         self.bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self.bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+        #: bans, or a grammar, say what may come next
+        self.is_banned = bool(bans or grammar)
         #: the C++ sampler applies all of its filters
         self.is_native = all(getattr(params, name) == neutral for name, neutral in _HOST_FILTERS.items())
         self.is_ranked = self.top_k > 0 or self.top_p < 1  #: its filters need the likeliest tokens in order
@@ -102,6 +104,11 @@ class SamplingRow:
         self._counts = TokenCounts() if penalized else None
         #: the row's scores may differ from the model's
         self.adjusts_logits = bool(bias or penalized or bans or grammar or (self.min_tokens and stop_token_ids))
+
+    @property
+    def needs_python(self) -> bool:
+        """Whether the C++ sampler cannot sample its tokens without Python in between."""
+        return self.is_banned or not self.is_native
 
     @property
     def position(self) -> int:
@@ -117,7 +124,7 @@ class SamplingRow:
         """Returns what may not come next: token ids, and the grammar's mask; None where no grammar holds yet."""
         parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
         if self.position < self.min_tokens:
-            parts.append(self._stop_ids)
+            parts.append(self.stop_ids)
         mask = None
         if self.grammar is not None:
             matcher = self.matcher

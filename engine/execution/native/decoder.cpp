@@ -8,7 +8,7 @@
 //   lora.h               low-rank updates of adapters, which are added to the products
 //   attention_tasks.h    attention, divided among threads; decode_attention.h, attention.h,
 //                        prefill_attention.h, prefill_attention_simd.h; int8_cache.h, int8_attention.h
-//   sampling.h           tokens from logits; multi_step.h repeats steps without Python
+//   sampling.h           tokens from logits, score_adjustments.h penalties before; multi_step.h repeats steps without Python
 //   model.h, step.h      the structures that Python fills in
 //   simd.h, amx.h, aligned_vector.h  vectors, tiles, memory
 //
@@ -30,9 +30,10 @@ extern "C" {
 #define DESKMATE_STEPS(NAME, WEIGHT, HEAD, CACHE)                                                                    \
     void deskmate_step_##NAME(const Model* model, const Step* step) { forward<WEIGHT, HEAD, CACHE>(*model, *step); } \
     int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const DecodeRequest* requests,              \
-                                  int64_t num_groups, int64_t max_steps, int64_t* tokens, double* seconds) {         \
-        return run_multi_step(forward<WEIGHT, HEAD, CACHE>, *model, *first, requests, num_groups, max_steps, tokens, \
-                              seconds);                                                                              \
+                                  int64_t num_groups, int64_t max_steps, SampleOnHost host, int64_t* tokens,         \
+                                  double* seconds) {                                                                 \
+        return run_multi_step(forward<WEIGHT, HEAD, CACHE>, *model, *first, requests, num_groups, max_steps, host,   \
+                              tokens, seconds);                                                                      \
     }
 
 DESKMATE_STEPS(float32, float, float, float)

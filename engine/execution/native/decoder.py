@@ -10,11 +10,10 @@ transformers' own modules, on the same cache.
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,34 +25,21 @@ from engine.execution.native.build import load_library
 from engine.execution.native.experts import Routing
 from engine.execution.native.lora import PackedAdapter
 from engine.execution.native.modules import NORMS
-from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
+from engine.execution.native.multi_step import (
+    DECODE_REQUEST,
+    HostSampling,
+    MultiStepOutput,
+    MultiStepRow,
+    PackedRequests,
+    SampleOnHost,
+)
+from engine.execution.native.sampling import check_size
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, ExpertWeights, PackedLinear
 from engine.model.lora import LoraAdapter
-from engine.sampling.sampler import SamplingRow
 
 MAX_ROWS_WITHOUT_AVX2 = 64
 """Most rows of a step that runs in C++ on x86-64 without AVX2. With more rows oneDNN is faster."""
-
-ENDED = -1
-"""Stands in place of a token for a reply that has ended."""
-
-
-class MultiStepRow(NamedTuple):
-    """A reply that a step samples a token for, and how far it may go."""
-
-    sampling: SamplingRow
-    stop_token_ids: frozenset[int]
-    chunk: int  #: index of its chunk in the plan
-    max_tokens: int  #: tokens that may be sampled, at least 1; all but the last have their blocks reserved
-
-
-class MultiStepOutput(NamedTuple):
-    """Results of several steps; fewer than ``max_steps`` if all replies ended or a step's logits were unusable."""
-
-    tokens: list[list[int]]  #: for each step, one token per reply; :data:`ENDED` for replies that had ended
-    seconds: list[float]  #: for each step, seconds from the start of the first step until its tokens were known
-    logits: Tensor  #: the first step's logits if even those were unusable, otherwise not to be read
 
 
 class _PackedLinear(ctypes.Structure):
@@ -134,10 +120,6 @@ class _Step(ctypes.Structure):
     )
 
 
-_DECODE_REQUEST = struct.Struct(f"@{FILTERS_FORMAT}i4xQqqPqq")
-"""``DecodeRequest`` of multi_step.h."""
-
-
 class Decoder:
     """Computes steps of up to ``max_rows`` rows on a cache.
 
@@ -152,12 +134,12 @@ class Decoder:
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
         code, structure = load_library(), weights.structure
-        check_size(_DECODE_REQUEST, code.deskmate_decode_request_size())
+        check_size(DECODE_REQUEST, code.deskmate_decode_request_size())
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
         self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
         self._steps.argtypes = [
             *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
-            *(ctypes.c_void_p, ctypes.c_void_p),
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
         ]
         self._steps.restype = ctypes.c_int64
         self._weights = weights  # kept alive: the structures hold addresses only
@@ -229,30 +211,46 @@ class Decoder:
         self._step(ctypes.byref(self._model), ctypes.byref(_build_step(batch, logits)))
         return logits
 
-    def execute_steps(self, batch: Batch, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+    def execute_steps(
+        self,
+        batch: Batch,
+        replies: Sequence[MultiStepRow],
+        max_steps: int,
+        sample_on_host: SampleOnHost | None = None,
+    ) -> MultiStepOutput:
         """Computes a step, samples from it, and decodes further from the sampled tokens.
 
         Args:
             batch: the first step. Its block tables have blocks for all tokens that ``replies`` may grow to.
             replies: one for each of ``batch.logits_rows``, at least one.
             max_steps: at least 1.
+            sample_on_host: samples, after each step's forward pass, for the replies that need Python.
         """
         count = len(replies)
         assert count == len(batch.logits_rows), "each row of logits is sampled"
-        logits = torch.empty(count, self._weights.structure.vocab_size)
-        stops = {reply.stop_token_ids: array("q", reply.stop_token_ids) for reply in replies}
+        vocab_size = self._weights.structure.vocab_size
+        logits = torch.empty(count, vocab_size)
+        num_scored = sum([reply.is_scored for reply in replies])
+        scored = torch.empty(num_scored, max_steps, vocab_size) if num_scored else None
+        requests = PackedRequests(replies, scored)
         tokens, seconds = (ctypes.c_int64 * (max_steps * count))(), (ctypes.c_double * max_steps)()
+        host = None if sample_on_host is None else HostSampling(sample_on_host, logits, tokens, count)
         num_steps = self._steps(
             ctypes.byref(self._model),
             ctypes.byref(_build_step(batch, logits, ahead=max_steps - 1)),
-            b"".join([_pack_request(reply, stops[reply.stop_token_ids]) for reply in replies]),
+            requests.data,
             len(batch.slots),
             max_steps,
+            None if host is None else host.callback,
             tokens,
             seconds,
         )
         return MultiStepOutput(
-            [tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits
+            [tokens[at * count : (at + 1) * count] for at in range(num_steps)],
+            seconds[:num_steps],
+            logits,
+            scored,
+            None if host is None else host.error,
         )
 
 
@@ -307,21 +305,6 @@ def _adapters(batch: Batch) -> Any:
 def _packed(adapter: LoraAdapter) -> PackedAdapter:
     assert isinstance(adapter.packed, PackedAdapter), "it was loaded for a model that runs here"
     return adapter.packed
-
-
-def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:
-    row = reply.sampling
-    return _DECODE_REQUEST.pack(
-        *filter_values(row),
-        *(0.0, 0.0),  # the uniform number and the highest score, set in each step
-        row.is_greedy,
-        row.seed,
-        row.position,
-        reply.max_tokens,
-        stops.buffer_info()[0],
-        len(stops),
-        reply.chunk,
-    )
 
 
 def _experts(weights: ExpertWeights, routing: Routing) -> Any:

@@ -17,10 +17,11 @@
 
 #include "model.h"
 #include "sampling.h"
+#include "score_adjustments.h"
 #include "step.h"
 
-// A request that a step samples a token for, and how far it may go. engine/execution/native/decoder.py packs it
-// (_pack_request), field by field.
+// A request that a step samples a token for, and how far it may go. engine/execution/native/multi_step.py packs it
+// (pack_request), field by field.
 struct DecodeRequest {
     Filters filters;  // uniform_number and highest are set in each step
     int32_t is_greedy;
@@ -30,11 +31,14 @@ struct DecodeRequest {
     const int64_t* stop_token_ids;  // tokens that end the request
     int64_t num_stop_token_ids;
     int64_t sequence;  // its index in the first step
+    const Adjustments* adjustments;  // of its scores; or null
+    float* raw_scores;  // [max_steps, vocab_size]: receives the model's scores of each of its tokens; or null
+    int64_t is_sampled_by_host;  // whether the host samples its tokens: see SampleOnHost
 
-    // token: sampled last, number num_sampled since the first step.
+    // token: sampled last, number num_sampled since the first step; negative if the host ended the request before.
     bool has_ended(int64_t token, int64_t num_sampled) const {
         const int64_t* const end = stop_token_ids + num_stop_token_ids;
-        return num_sampled >= max_tokens || std::find(stop_token_ids, end, token) != end;
+        return token < 0 || num_sampled >= max_tokens || std::find(stop_token_ids, end, token) != end;
     }
 };
 
@@ -54,14 +58,15 @@ inline double uniform_number(uint64_t seed, int64_t position) {
 
 // ---- One step -------------------------------------------------------------------------------------------------------
 
-// Samples the tokens of the active requests from their scores, [active, vocab_size]; returns false if any row's scores
-// are unusable.
+// Samples the tokens of the active requests from their scores, [active, vocab_size], but those of the host; returns
+// false if any row's scores are unusable.
 //   active       indices of requests
+//   counts       [requests], of those with penalties; the sampled tokens are added
 //   num_sampled  tokens that each of them has sampled since the first step
 //   tokens       [requests]: those of the active ones are set
 inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests,
-                          const std::vector<int64_t>& active, int64_t num_sampled, int64_t num_threads,
-                          int64_t* tokens) {
+                          const std::vector<int64_t>& active, std::vector<TokenCounts>& counts, int64_t num_sampled,
+                          int64_t num_threads, int64_t* tokens) {
     const int64_t count = int64_t(active.size());
     int64_t num_invalid = 0;
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1 && count > 1)
@@ -71,12 +76,23 @@ inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeR
         for (int64_t index = 0; index < count; ++index) {
             const DecodeRequest& request = requests[active[index]];
             const float* own = scores + index * vocab_size;
+            if (request.raw_scores)
+                std::memcpy(request.raw_scores + num_sampled * vocab_size, own, vocab_size * sizeof(float));
+            if (request.is_sampled_by_host) continue;
+            if (request.adjustments) {
+                buffers.adjusted.assign(own, own + vocab_size);
+                own = buffers.adjusted.data();
+                adjust_scores(*request.adjustments, counts[active[index]], request.position + num_sampled,
+                              buffers.adjusted.data(), vocab_size);
+            }
             Filters row = request.filters;
             row.highest = highest_score(own, vocab_size);
             row.uniform_number = uniform_number(request.seed, request.position + num_sampled);
             if (!std::isfinite(row.highest)) ++num_invalid;
             else if (request.is_greedy) tokens[active[index]] = first_highest(own, vocab_size, row.highest);
             else tokens[active[index]] = draw(own, vocab_size, row, buffers);
+            if (request.adjustments && request.adjustments->is_penalized && std::isfinite(row.highest))
+                counts[active[index]].add(tokens[active[index]]);
         }
     }
     return num_invalid == 0;
@@ -141,26 +157,46 @@ class StepBuilder {
 
 // ---- All steps ------------------------------------------------------------------------------------------------------
 
+// Samples the tokens of the requests that need the host, after each step's forward pass.
+//   num_done  steps that are done
+//   rows      [requests]: the row of scores of each of the host's requests that is still active; -1 for all others
+// It sets their tokens, leaves -1 where a request had ended with the token before, and returns whether all are usable.
+using SampleOnHost = int32_t (*)(int64_t num_done, const int64_t* rows);
+
 // Returns the number of completed steps: at most max_steps, fewer if all requests end or scores are unusable.
 //   forward   forward(model, step) computes a step's logits
 //   requests  [first.num_logits], one for each row of logits
+//   host      samples for the requests that need it; null if none does
 //   tokens    [max_steps, requests], -1 for requests without a token in a step
 //   seconds   [max_steps], from the call until each step's tokens were known
 template <typename Forward>
 int64_t run_multi_step(const Forward& forward, const Model& model, const Step& first, const DecodeRequest* requests,
-                       int64_t num_groups, int64_t max_steps, int64_t* tokens, double* seconds) {
+                       int64_t num_groups, int64_t max_steps, SampleOnHost host, int64_t* tokens, double* seconds) {
     const auto began = std::chrono::steady_clock::now();
     const int64_t count = first.num_logits;
     std::fill(tokens, tokens + max_steps * count, -1);
     std::vector<int64_t> active(count);
-    for (int64_t request = 0; request < count; ++request) active[request] = request;
+    std::vector<TokenCounts> counts(count);
+    for (int64_t request = 0; request < count; ++request) {
+        active[request] = request;
+        const Adjustments* const adjustments = requests[request].adjustments;
+        if (adjustments && adjustments->is_penalized) counts[request] = TokenCounts(*adjustments);
+    }
+    std::vector<int64_t> rows(count);
     StepBuilder builder(model, first, requests, num_groups);
     Step step = first;
     for (int64_t num_done = 0;;) {
         forward(model, step);
         int64_t* const sampled = tokens + num_done * count;
-        if (!sample_tokens(step.logits, model.vocab_size, requests, active, num_done, step.num_threads, sampled))
+        if (!sample_tokens(step.logits, model.vocab_size, requests, active, counts, num_done, step.num_threads,
+                           sampled))
             return num_done;
+        if (host) {
+            std::fill(rows.begin(), rows.end(), -1);
+            for (size_t row = 0; row < active.size(); ++row)
+                if (requests[active[row]].is_sampled_by_host) rows[active[row]] = int64_t(row);
+            if (!host(num_done, rows.data())) return num_done;
+        }
         seconds[num_done++] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         if (num_done == max_steps) return num_done;
         const auto has_ended = [&](int64_t index) { return requests[index].has_ended(sampled[index], num_done); };

@@ -42,6 +42,7 @@ struct Filters {
 // A thread's buffers, reused from row to row.
 struct SamplingBuffers {
     std::vector<float> set_maxima, ordered, scores;
+    std::vector<float> adjusted;  // [vocab_size]: scores with a row's bias, penalties and bans
     std::vector<float> within_sigma;  // [vocab_size]: scores without those that top-n-sigma drops
     std::vector<float> weights;  // of the candidates
     std::vector<int32_t> tokens;  // [weights]: the candidates, ascending; empty if they are the whole vocabulary

@@ -42,11 +42,11 @@ class ThinkingTracker:
         return self._detokenizer.is_within_character
 
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        """Reads the tokens that were added. ``token_ids``: prompt and reply; may only grow between calls."""
+        """Reads the tokens that were added. ``token_ids``: prompt and reply; fewer than before change nothing."""
         for index in range(max(self._num_seen, num_prompt_tokens), len(token_ids)):
             self._detokenizer.push(token_ids[index : index + 1])
             self.num_thinking += self._parser.is_thinking
-        self._num_seen = len(token_ids)
+        self._num_seen = max(self._num_seen, len(token_ids))
 
 
 class ThinkingBudget:

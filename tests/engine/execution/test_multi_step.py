@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine import EngineSettings, FinishReason, SamplingParams
+from engine.errors import LogitsError
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.execution.steps import multi_step
@@ -23,11 +24,13 @@ from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from testing.core_requests import (
     GREEDY,
     MAX_LEN,
+    MAX_REPLY_TOKENS,
     ON_HOST,
     SAMPLED,
     AdjustableClock,
     ReaderRecord,
     add,
+    are_close,
     compute_sequentially,
     finish,
     run_scenario,
@@ -183,7 +186,7 @@ def test_cpp_continues_with_top_n_sigma(llama: LoadedModel, steps_per_call: list
 
 @needs_compiler
 @pytest.mark.parametrize("params", [*ON_HOST, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
-def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
+def test_a_reply_with_parameters_of_its_own_keeps_no_other_to_single_steps(
     llama: LoadedModel, steps_per_call: list[int], params: SamplingParams
 ) -> None:
     core = make_core(llama)
@@ -196,15 +199,100 @@ def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
     while ("b", params.n - 1) not in record.reasons:
         record.add(core.step())
         core.check()
-    between = len(steps_per_call)
+    assert 4 in steps_per_call[1:]
     finish(core, record)
-    assert len(steps_per_call) > between
     assert record.tokens["a", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
     whole = alone(llama, [9, 8, 7], params)
     for index in range(params.n):
         assert record.tokens["b", index] == whole.tokens["r", index]
-    if params.n == 1 and params.prompt_logprobs is None:
-        assert between == 1
+        assert are_close(record.logprobs["b", index], whole.logprobs["r", index])
+        assert len(record.logprobs["b", index]) == (0 if params.logprobs is None else MAX_REPLY_TOKENS)
+
+
+@needs_compiler
+def test_replies_that_all_need_python_take_single_steps(llama: LoadedModel, steps_per_call: list[int]) -> None:
+    core = make_core(llama)
+    for name in "ab":
+        add(core, name, [5, 6, 7], replace(SAMPLED, typical_p=0.7))
+    assert len(finish(core).tokens) == 2
+    assert steps_per_call == []
+
+
+@needs_compiler
+def test_logits_kept_for_log_probabilities_are_limited(
+    llama: LoadedModel, steps_per_call: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multi_step, "MAX_SCORED_BYTES", 4 * 4 * llama.vocab_size)
+    params = replace(GREEDY, logprobs=2)
+    core, names = make_core(llama), "ab"
+    add(core, "a", [5, 6, 7], params)
+    record = ReaderRecord()
+    record.add(core.step())
+    record.add(core.step())
+    assert steps_per_call == [4]
+    add(core, "b", [5, 6, 7], params)
+    finish(core, record)
+    expected = alone(llama, [5, 6, 7], params)
+    for name in names:
+        assert are_close(record.logprobs[name, 0], expected.logprobs["r", 0])
+    assert steps_per_call == [4, 4, 1]  # single steps as long as both are read, then those of the second one
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(8))
+def test_cpp_penalizes_as_numpy_does(llama: LoadedModel, steps_per_call: list[int], seed: int) -> None:
+    rng = random.Random(seed)
+    core, asked = make_core(llama, max_batched_tokens=64), {}
+    for number in range(6):
+        params = replace(
+            rng.choice((GREEDY, SAMPLED)),
+            seed=number,
+            max_tokens=24,
+            repetition_penalty=rng.choice((1.0, 0.7, 1.0 + rng.random())),
+            presence_penalty=rng.choice((0.0, rng.uniform(-2, 2))),
+            frequency_penalty=rng.choice((0.0, rng.uniform(-2, 2))),
+            logit_bias={rng.randrange(300): rng.uniform(-5, 5) for _ in range(rng.choice((0, 3)))},
+            min_tokens=rng.choice((0, 9)),
+            stop_token_ids=tuple(rng.sample(range(300), 20)),
+            logprobs=rng.choice((None, 3)),
+        )
+        prompt = [rng.randrange(3, 60) for _ in range(rng.randint(1, 20))]
+        asked[f"r{number}"] = prompt, params
+        add(core, f"r{number}", prompt, params)
+    record = finish(core)
+    assert 4 in steps_per_call
+    for name, (prompt, params) in asked.items():
+        expected = alone(llama, prompt, params)
+        assert record.tokens[name, 0] == expected.tokens["r", 0]
+        assert are_close(record.logprobs[name, 0], expected.logprobs["r", 0])
+        assert record.reasons[name, 0] is expected.reasons["r", 0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("failing_call", [1, 2, 3, 6])
+def test_an_error_between_steps_ends_the_reply_that_caused_it(
+    llama: LoadedModel, steps_per_call: list[int], failing_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = replace(SAMPLED, bad_words=("a",))
+    core = make_core(llama)
+    add(core, "good", [5, 6, 7], replace(GREEDY, max_tokens=40))
+    add(core, "bad", [9, 8, 7], params)
+    record = ReaderRecord()
+    record.add(core.step())  # the prompts
+    row = core.strategy.sampler.sampling_row(core._scheduler.requests[1])
+    bans, length = row.bans, len(row.token_ids)
+
+    def failing() -> Any:
+        if len(row.token_ids) >= length + failing_call - 1:
+            raise LogitsError("this ban fails", request_ids=(row.request_id,))
+        return bans()
+
+    monkeypatch.setattr(row, "bans", failing)
+    finish(core, record)
+    assert record.failures == {"bad": "LogitsError"}
+    assert record.tokens["bad", 0] == alone(llama, [9, 8, 7], params).tokens["r", 0][:failing_call]
+    assert record.tokens["good", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
+    assert 4 in steps_per_call
 
 
 @needs_compiler
@@ -262,10 +350,10 @@ def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, steps
     ],
 )
 def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seconds: float | None, steps: int) -> None:
-    running = [SimpleNamespace(forks=[], params=SamplingParams()) for _ in range(readers)]
+    running = [SimpleNamespace(forks=[], is_beam=False) for _ in range(readers)]
     scheduler: Any = SimpleNamespace(running=running, num_running=readers)
     runner: Any = SimpleNamespace(max_native_tokens=1000)
-    sampler: Any = SimpleNamespace(sampling_row=lambda _request: SimpleNamespace(adjusts_logits=False, is_native=True))
+    sampler: Any = SimpleNamespace(sampling_row=lambda _request: SimpleNamespace(needs_python=False))
     times: Any = SimpleNamespace(decode_seconds=lambda decodes: seconds)
     assert MultiSteps(scheduler, runner, sampler, times).max_steps() == steps
 

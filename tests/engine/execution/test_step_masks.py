@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineSettings, StructuredOutput, StructureKind
+from engine import EngineSettings, SamplingParams, StructuredOutput, StructureKind
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
+from engine.execution.steps import multi_step
 from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.sampling import grammar_masks
 from engine.sampling.grammar import GrammarMatcher, TokenMask, compute_masks
 from engine.scheduling.step_plan import StepPlan
-from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, compute_sequentially, finish
+from testing.core_requests import GREEDY, SAMPLED, ReaderRecord, add, are_close, compute_sequentially, finish
 from testing.models import make_model
 from testing.native import needs_compiler
 
@@ -84,6 +85,7 @@ class WatchedSteps:
                 assert self._computed.wait(timeout=20), "no mask was computed beside the forward pass"
             return logits
 
+        monkeypatch.setattr(multi_step, "MAX_STEPS", 1)
         monkeypatch.setattr(grammar_masks, "compute_masks", compute)
         monkeypatch.setattr(grammar_masks, "_matchers", expect)
         monkeypatch.setattr(Runner, "execute", forward)
@@ -151,3 +153,49 @@ def test_no_mask_is_being_computed_between_steps(model: LoadedModel, monkeypatch
     assert {key: tokens for key, tokens in record.tokens.items() if key != ("r0", 0)} == {
         key: tokens for key, tokens in expected.items() if key != ("r0", 0)
     }
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["form", "record", "word", "thinking free"])
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_held_to_a_form_go_on_beside_plain_ones(
+    model: LoadedModel, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if model.decoder is None:
+        pytest.skip("several steps in a call need the C++ decoder")
+    monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
+    calls: list[int] = []
+    execute = Runner.execute_steps
+
+    def counted(runner: Runner, *args: Any) -> Any:
+        output = execute(runner, *args)
+        calls.append(len(output.tokens))
+        return output
+
+    monkeypatch.setattr(Runner, "execute_steps", counted)
+    held = {
+        "form": replace(SAMPLED, structured=FORM),
+        "record": replace(GREEDY, structured=RECORD, frequency_penalty=0.2, logprobs=2),
+        "word": replace(SAMPLED, structured=StructuredOutput(StructureKind.REGEX, "[a-c]{3,9}")),
+        "thinking free": replace(SAMPLED, forbidden_words=("a", "th")),
+    }[name]
+    params = replace(held, seed=seed, max_tokens=24, ignore_eos=False)
+    plain = replace(SAMPLED, seed=seed, max_tokens=40)
+
+    def run(core: EngineCore, **asked: SamplingParams) -> ReaderRecord:
+        for one, own in asked.items():
+            add(core, one, PROMPT, own)
+        return finish(core)
+
+    alone = make_core(model)
+    compute_sequentially(alone)
+    expected = run(alone, held=params)
+    core = make_core(model)
+    core._pacing.observe(1, 0, 0.001)
+    found = run(core, plain=plain, held=params, other=replace(params, seed=seed + 9))
+    assert 4 in calls
+    assert found.tokens["held", 0] == expected.tokens["held", 0]
+    assert found.reasons["held", 0] == expected.reasons["held", 0]
+    assert are_close(found.logprobs["held", 0], expected.logprobs["held", 0])
+    assert not found.failures
+    assert len(found.tokens["plain", 0]) == 40

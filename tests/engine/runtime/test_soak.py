@@ -105,13 +105,13 @@ class Faults:
                 logits[0] = torch.nan
             return logits
 
-        def faulty_several(runner: Runner, plan, replies, max_steps):  # type: ignore[no-untyped-def]
+        def faulty_several(runner: Runner, plan, *others):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
-                return execute_steps(runner, plan, replies, max_steps)
+                return execute_steps(runner, plan, *others)
             if self.fatal:
                 self.fatal = False
                 raise RuntimeError("the device fell off")
-            drawn = execute_steps(runner, plan, replies, max_steps)
+            drawn = execute_steps(runner, plan, *others)
             if self.nan:
                 self.nan = False
                 logits = drawn.logits.clone()
