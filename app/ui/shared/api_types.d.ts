@@ -38,8 +38,36 @@ export interface AnotherReply {
   request_id?: string | null;
 }
 
+export interface ArticleList {
+  articles: ArticleView[];
+}
+
+/** Where to propose an article. */
+export interface ArticleRequest {
+  /** Id of a collection that the caller may edit; default: Knowledge. */
+  collection?: string | null;
+}
+
+/** The text of an article. */
+export interface ArticleText {
+  title: string;
+  /** Markdown without the title. */
+  body: string;
+}
+
+/** An article that waits to be published. No search finds it. */
+export interface ArticleView {
+  id: string;
+  collection: string;
+  title: string;
+  body: string;
+  author: string;
+  created_at: string;
+  updated_at: string;
+}
+
 /** An audit action type. The values are stored in databases: add new ones, never change existing ones. */
-export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed" | "gap_marked";
+export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed" | "article_proposed" | "article_published" | "article_discarded" | "gap_marked";
 
 /** One audit entry. */
 export interface AuditEntry {
@@ -58,6 +86,24 @@ export interface CannedReply {
   description: string;
   variables: Variable[];
   body: string;
+}
+
+/** A message that a summary rests on, or that an outline shows. */
+export interface CaseReference {
+  number: number;
+  message_id: string;
+  role: Role;
+  excerpt: string;
+}
+
+/** A summary; without text, an outline. */
+export interface CaseSummary {
+  text: string;
+  messages: CaseReference[];
+  total: number;
+  left_out: number;
+  has_earlier: boolean;
+  notice: string | null;
 }
 
 /** Saved with the conversation. ``None`` means the model's own default. */
@@ -761,6 +807,12 @@ export interface PreviewTemplate {
   template: Template;
   /** By variable; omitted ones get their defaults. */
   values?: Record<string, string>;
+}
+
+/** A new proposal. */
+export interface ProposedArticle {
+  article: ArticleView;
+  notice: string | null;
 }
 
 /** The purpose of a link. */
