@@ -87,7 +87,11 @@ class EngineSettings(BaseSettings):
         "memory, a little less exact, on CPUs. No attention kernel reads fp8 yet.",
     )
     kv_cache_memory: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of free memory."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Memory for the KV cache in GiB; default: a share of free memory. On a CPU it is taken at start, "
+        "so that the first chats need not wait for it; the default is taken as chats need it.",
     )
     memory_limit_variable: str | None = Field(
         None,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.device.memory import populate_pages
 from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
 from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch, FutureTokens, adapter_rows
@@ -36,6 +37,8 @@ class Runner:
         num_blocks, block_size: size of the cache; must agree with the block pool.
         batch_invariant: compute each token as if it ran alone, see :mod:`engine.execution.batch_invariance`.
         kv_cache_dtype: ``auto`` for the model's own dtype, or ``int8``.
+        populates_cache: on a CPU, take the cache's memory now. Else each first use of a page waits for it, most of all
+            while a burst of prompts begins: blocks of different chats lie on different huge pages.
         applies_adapters: whether requests' adapters are this model's.
     """
 
@@ -49,6 +52,7 @@ class Runner:
         block_size: int,
         batch_invariant: bool = False,
         kv_cache_dtype: str = "auto",
+        populates_cache: bool = False,
         applies_adapters: bool = True,
     ) -> None:
         self._model = model
@@ -64,6 +68,8 @@ class Runner:
             else LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
             for layer in group.layers
         )
+        if populates_cache and model.device.type == "cpu":
+            populate_pages([rows for cache in self._caches for rows in cache.tensors], torch.get_num_threads())
         #: address and bytes per block of each tensor
         self._blocks_at = [
             (rows.data_ptr(), rows.stride(0) * rows.element_size()) for cache in self._caches for rows in cache.tensors

@@ -61,6 +61,7 @@ def make_strategy(
         block_size=capacity.block_size,
         batch_invariant=settings.batch_invariant,
         kv_cache_dtype=settings.kv_cache_dtype,
+        populates_cache=settings.kv_cache_memory is not None,
     )
     # Where steps run in C++, sampling does too.
     sampler = StepSampler(submissions, vocabulary, Sampler(NativeSampling() if model.decoder is not None else None))
