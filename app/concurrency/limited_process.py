@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import app
+from app.concurrency.fork_host import ForkHost, HostEnded
 from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
 
 _log = logging.getLogger(__name__)
@@ -77,7 +79,7 @@ async def run_limited(
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             pass_fds=(result.fileno(),),
-            env=os.environ | {"PYTHONPATH": _search_path()},
+            env=child_environment(),
             limit=_MAX_LINE_BYTES,
         )
     except OSError as error:
@@ -100,6 +102,58 @@ async def run_limited(
         _log.error(
             "the process of %s ended with status %s: %s", module, child.returncode, ended.last_error or "no output"
         )
+    return ended
+
+
+async def run_forked(
+    host: ForkHost,
+    arguments: tuple[str, ...],
+    *,
+    imports: tuple[str, ...],
+    source: IO[bytes],
+    result: IO[bytes],
+    errors: IO[bytes],
+    progress: Callable[[float], None],
+) -> Ended:
+    """The same with a child of ``host``, for one at a time. Ends the host, too, when this task is cancelled.
+
+    Args:
+        imports: modules that the child needs; see :meth:`ForkHost.fork`.
+
+    Raises:
+        ProcessFailed: as :func:`run_limited`.
+    """
+    reading, writing = os.pipe()
+    pid: int | None = None
+    code: int | None = None
+    try:
+        with os.fdopen(reading, "rb", 0) as reports:
+            try:
+                descriptors = (source.fileno(), writing, errors.fileno(), result.fileno())
+                pid = await host.fork(arguments, descriptors, imports)
+            finally:
+                os.close(writing)
+            stdout = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(stdout), reports
+            )
+            try:
+                message = await _last_message(stdout, progress)
+            finally:
+                transport.close()
+        code = await host.exit_code()
+    except (OSError, HostEnded, _UnexpectedOutput) as error:
+        _log.error("the process of a task failed: %s", error or "the host has ended")
+        raise ProcessFailed(str(error)) from error
+    finally:
+        if code is None:
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            host.kill()
+    ended = Ended(message, code, _end_of(errors))
+    if "error" not in message and not ended.is_done:
+        _log.error("a forked process ended with status %s: %s", code, ended.last_error or "no output")
     return ended
 
 
@@ -161,6 +215,11 @@ async def _last_message(stdout: asyncio.StreamReader, progress: Callable[[float]
             raise _UnexpectedOutput(repr(line[:_MAX_LOGGED_BYTES])) from error
         if fraction is not None:
             progress(fraction)
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a process that imports what this one does."""
+    return os.environ | {"PYTHONPATH": _search_path()}
 
 
 def _search_path() -> str:

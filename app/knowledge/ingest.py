@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.domain.knowledge import NewChunk, ReadingJob
 from app.errors import AppError, StorageUnavailable
-from app.knowledge.reading_process import CutDocument, read_isolated
+from app.knowledge.reading_process import CutDocument, read_isolated, reading_host
 from app.store.knowledge.reading import ReadingQueue
 
 _log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ class Ingest:
     def __init__(self, queue: ReadingQueue, tokenizer: Path) -> None:
         self._queue = queue
         self._tokenizer = tokenizer
+        self._host = reading_host(tokenizer)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -37,6 +38,7 @@ class Ingest:
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+        self._host.kill()
 
     async def read_next(self) -> bool:
         """Reads one document; False if none waits.
@@ -86,7 +88,7 @@ class Ingest:
             nonlocal share
             share = fraction
 
-        reading = asyncio.create_task(read_isolated(job.data, job.name, self._tokenizer, progress))
+        reading = asyncio.create_task(read_isolated(job.data, job.name, self._tokenizer, progress, self._host))
         try:
             while not (await asyncio.wait([reading], timeout=RENEW_SECONDS))[0]:
                 if not await self._queue.progress(job, share):

@@ -10,11 +10,15 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypedDict
 
+from app.concurrency.fork_host import ForkHost
 from app.concurrency.limited_process import (
     ProcessFailed,
+    child_environment,
     limit_this_process,
     progress_sender,
+    run_forked,
     run_limited,
     send,
 )
@@ -23,10 +27,24 @@ from app.knowledge.chunking import Chunk, cut
 from app.knowledge.readers import read_document
 from app.knowledge.readers.blocks import Progress
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 MAX_SECONDS = 600  # of CPU time
 MAX_WALL_SECONDS = 1800  # at the lowest priority, a busy machine leaves a process little time
 _BASE_BYTES = 1024 * 2**20  # the interpreter, the packages and a large page
 _TIMES_OF_FILE = 8  # multiple of the file size: the file, its tree and its text
+
+
+_IMPORTS = {".html": ("trafilatura",), ".htm": ("trafilatura",), ".pdf": ("pypdf",), ".docx": ("docx",)}
+"""What reading a file takes a second to import."""
+_tokenizers: dict[str, Tokenizer] = {}
+
+
+class _Files(TypedDict):
+    source: IO[bytes]
+    result: IO[bytes]
+    errors: IO[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +54,18 @@ class CutDocument:
     chunks: list[Chunk]
 
 
-async def read_isolated(data: bytes, name: str, tokenizer: Path, progress: Progress = lambda _: None) -> CutDocument:
+def reading_host(tokenizer: Path) -> ForkHost:
+    """A host whose children read documents. It has what they need, and spares each a fifth of a second."""
+    return ForkHost(__name__, (str(tokenizer),), child_environment())
+
+
+async def read_isolated(
+    data: bytes, name: str, tokenizer: Path, progress: Progress = lambda _: None, host: ForkHost | None = None
+) -> CutDocument:
     """Reads a document and cuts it into chunks, whose tokens the tokenizer of this ``tokenizer.json`` counts.
+
+    Args:
+        host: None starts a process of its own.
 
     Raises:
         BrokenFile: as :func:`app.knowledge.readers.read_document`.
@@ -55,14 +83,13 @@ async def read_isolated(data: bytes, name: str, tokenizer: Path, progress: Progr
             await asyncio.to_thread(source.write, data)
             source.seek(0)
             async with asyncio.timeout(MAX_WALL_SECONDS):
-                ended = await run_limited(
-                    __name__,
-                    (str(max_memory_bytes), str(tokenizer), name),
-                    source=source,
-                    result=result,
-                    errors=errors,
-                    progress=progress,
-                )
+                arguments = (str(max_memory_bytes), str(tokenizer), name)
+                files: _Files = {"source": source, "result": result, "errors": errors}
+                if host is None:
+                    ended = await run_limited(__name__, arguments, **files, progress=progress)
+                else:
+                    imports = _IMPORTS.get(Path(name).suffix.lower(), ())
+                    ended = await run_forked(host, arguments, imports=imports, **files, progress=progress)
             if ended.is_done:
                 result.seek(0)
                 return await asyncio.to_thread(_parse, result.read())
@@ -105,17 +132,31 @@ def _give_way() -> None:
         os.nice(19)
 
 
+def prepare(tokenizer: str) -> None:
+    """The host of children: imports what they need."""
+    _give_way()
+    with suppress(Exception):  # each child says so
+        _tokenizer(tokenizer)
+    import markdown_it  # noqa: F401
+
+
+def _tokenizer(path: str) -> Tokenizer:
+    if path not in _tokenizers:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads take address space, which is limited
+        from tokenizers import Tokenizer
+
+        _tokenizers[path] = Tokenizer.from_file(path)
+    return _tokenizers[path]
+
+
 def main() -> None:
     """The child process: reads the file from standard input and writes the result to the given descriptor."""
     descriptor, max_memory_bytes, tokenizer_path, name = sys.argv[1:]
     _give_way()
     limit_this_process(max_memory_bytes=int(max_memory_bytes), max_seconds=MAX_SECONDS)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads take address space, which is limited
     progress = progress_sender()
     try:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(tokenizer_path)
+        tokenizer = _tokenizer(tokenizer_path)
         document = read_document(sys.stdin.buffer.read(), name, progress=lambda fraction: progress(0.9 * fraction))
         text, chunks = cut(document.blocks, lambda part: len(tokenizer.encode(part, add_special_tokens=False)))
         rows = [(chunk.heading, chunk.start, chunk.end, chunk.tokens) for chunk in chunks]
