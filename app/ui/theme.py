@@ -13,6 +13,7 @@ STYLES = (
     *SHARED_STYLES,
     "shared/base.css",
     "pages/chat/layout.css",
+    "pages/chat/case_dialogs.css",
     "components/conversations/conversations.css",
     "components/chat/chat.css",
     "components/chat/feedback.css",

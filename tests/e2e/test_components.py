@@ -401,6 +401,10 @@ def test_two_lists_on_a_page_are_each_their_own(start: Start, page: Page, tmp_pa
     right.expect_event("archive", id="2", archived=True)
     right.choose("World", "Save as Markdown")
     right.expect_event("export", id="2", format="markdown")
+    right.choose("World", "Summarise")
+    right.expect_event("summarise", id="2", title="World")
+    right.choose("World", "Propose an article")
+    right.expect_event("article", id="2", title="World")
     right.choose("World", "Tags")
     page.get_by_role("dialog").get_by_label("Tags").fill("blue, green")
     assert page.evaluate(REPEATED_IDS) == []

@@ -177,6 +177,12 @@ export const api = {
   getDocument: (id) => request("GET", documentPath(id)),
   /** @param {string} id @param {{version: number, start: number, end: number}} part @returns {Promise<Types.TextSpan>} */
   documentText: (id, part) => request("GET", `${documentPath(id)}/text?${query(part)}`),
+  /** @returns {Promise<Types.CollectionList>} */
+  listCollections: () => request("GET", "/api/kb/collections"),
+  /** @param {string} id @returns {Promise<Types.CaseSummary>} */
+  summarise: (id) => request("POST", `${conversationPath(id)}/summary`, {}),
+  /** @param {string} id @param {string} collection @returns {Promise<Types.ProposedArticle>} */
+  proposeArticle: (id, collection) => request("POST", `${conversationPath(id)}/article`, { collection }),
   /** @param {string} id */
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

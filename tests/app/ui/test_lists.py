@@ -39,6 +39,7 @@ def test_conversations_are_the_value_of_the_list() -> None:
     assert conversations.preprocess([summary]) == [summary]
     assert conversations.postprocess(None) == conversations.preprocess("") == []
     data_events = {"new", "select", "search", "rename", "pin", "archive", "tag", "delete", "export", "upload", "more"}
+    data_events |= {"summarise", "article"}
     assert data_events <= {str(event) for event in Conversations.EVENTS}
 
 

@@ -14,6 +14,8 @@ import { openMenu } from "../../shared/menu.js";
  * @property {() => void} tag
  * @property {() => void} pin
  * @property {() => void} archive
+ * @property {() => void} summarise
+ * @property {() => void} article
  * @property {(format: string) => void} export
  * @property {() => void} remove
  * @property {() => void} menuClosed
@@ -61,6 +63,8 @@ export function conversationRow(summary, actions) {
       iconName: "archive",
       action: () => actions.archive(),
     },
+    { of: "summarise", name: "Summarise", iconName: "canned", action: () => actions.summarise() },
+    { of: "article", name: "Propose an article", iconName: "desk", action: () => actions.article() },
     { of: "export", name: "Save as Markdown", iconName: "export", action: () => actions.export("markdown") },
     { of: "export", name: "Save as JSON", iconName: "export", action: () => actions.export("json") },
     { of: "delete", name: "Delete", iconName: "delete", danger: true, action: () => actions.remove() },

@@ -289,6 +289,8 @@ export class Conversations extends Component {
       tag: () => this.#editTags(summary),
       pin: () => this.emit("pin", { id, pinned: !summary.pinned }),
       archive: () => this.emit("archive", { id, archived: !summary.archived }),
+      summarise: () => this.emit("summarise", { id, title: summary.title }),
+      article: () => this.emit("article", { id, title: summary.title }),
       export: (format) => this.emit("export", { id, format }),
       remove: () => this.#delete(summary),
       menuClosed: () => this.redraws.release(),

@@ -22,7 +22,7 @@ class Conversations(FileComponent):
     """
 
     #: What a user can do with a conversation; each raises the event of its name.
-    ACTIONS: ClassVar = ("pin", "rename", "tag", "archive", "export", "delete")
+    ACTIONS: ClassVar = ("pin", "rename", "tag", "archive", "summarise", "article", "export", "delete")
     #: What the component shows beside the rows. "tags" and "archived" choose which conversations are listed.
     PARTS: ClassVar = ("new", "search", "tags", "archived", "export", "import")
 
@@ -45,6 +45,8 @@ class Conversations(FileComponent):
             "archive", "A user archived a conversation, or took it out again. Data: `id`, `archived` (a bool)."
         ),
         quiet_event("tag", "A user changed the tags of a conversation. Data: `id`, `tags` (a list of strings)."),
+        quiet_event("summarise", "A user wants a summary of a conversation. Data: `id`, `title`."),
+        quiet_event("article", "A user wants to make an article of a conversation. Data: `id`, `title`."),
         quiet_event("delete", "A user deleted a conversation and confirmed it. Data: `id`."),
         quiet_event(
             "export",

@@ -2,6 +2,7 @@
 
 import { ApiError, api } from "../../shared/api.js";
 import { conversationUrl } from "./address.js";
+import { proposeArticle, showSummary } from "./case_dialogs.js";
 import { ListState } from "./list_state.js";
 import { download, importOutcome } from "./transfer.js";
 
@@ -57,6 +58,8 @@ export class ConversationList {
       archive: ({ id, archived }) => this.#change(id, { archived }),
       tag: ({ id, tags }) => this.#change(id, { tags }),
       delete: ({ id }) => this.#delete(id),
+      summarise: (conversation) => showSummary(conversation, (messageId) => host.onSelect(conversation.id, messageId)),
+      article: (conversation) => proposeArticle(conversation),
       export: ({ id, format }) => download(id, format),
       upload: ({ file }) => this.#import(file),
     });

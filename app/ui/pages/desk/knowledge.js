@@ -3,6 +3,7 @@
 import { api, query, request } from "../../shared/api.js";
 import { announce, make, replaceChildren } from "../../shared/dom.js";
 import { moment, plural } from "../../shared/formats.js";
+import { articleList } from "./articles.js";
 import { collectionControls } from "./collections.js";
 import { button, field, latest } from "./controls.js";
 import { isAdmin, problem, register } from "./desk.js";
@@ -52,6 +53,7 @@ async function show(place, viewer) {
     },
   });
 
+  const articles = articleList(() => load());
   const current = () => collections.find(({ id }) => id === choice.value);
 
   /** @param {() => Promise<unknown>} work */
@@ -199,6 +201,7 @@ async function show(place, viewer) {
     found.replaceChildren();
     chunks.replaceChildren();
     numPages = 1;
+    articles.load(current()?.may_edit ? choice.value : null);
     return load();
   }
   files.addEventListener("change", () =>
@@ -220,6 +223,7 @@ async function show(place, viewer) {
     make("div", { class: "dk-filters" }, field("Collection", choice), ...(isAdmin(viewer) ? controls.buttons : [])),
     about,
     controls.panel,
+    articles.element,
     upload,
     make("div", { role: "status" }, outcomes),
     trouble,
@@ -235,8 +239,8 @@ async function show(place, viewer) {
     more,
     chunks,
   );
-  await loadCollections();
-  await load();
+  await loadCollections(location.hash.split("/")[1] ?? ""); // the collection that a link names
+  await showChosen();
   return () => {
     hasLeft = true;
     clearTimeout(timer);
