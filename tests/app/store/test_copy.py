@@ -24,6 +24,7 @@ from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, Review, TemplateVersion
 from app.store.db.knowledge_models import (
     KNOWLEDGE_COLLECTION_ID,
+    Article,
     Chunk,
     Collection,
     CollectionMember,
@@ -57,7 +58,7 @@ from testing.knowledge import passage
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
-KNOWLEDGE = (Collection, CollectionMember, Document, DocumentVersion, Chunk)
+KNOWLEDGE = (Collection, CollectionMember, Article, Document, DocumentVersion, Chunk)
 NO_CONVERSATIONS = (
     *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
     *KNOWLEDGE,
@@ -187,6 +188,10 @@ def _add_knowledge(session: Session, user_id: str) -> None:
     session.add(Collection(id=(collection := new_id()), name="Größen", everyone=False, revision=3, created_at=BEGIN))
     session.flush()
     session.add(CollectionMember(collection_id=collection, user_id=user_id, may_edit=True))
+    moments = {"created_at": BEGIN, "updated_at": BEGIN + timedelta(days=1)}
+    session.add(
+        Article(id=new_id(), collection_id=collection, author_id=user_id, title="é", body="## ü 🙂\n", **moments)
+    )
     for into in (collection, KNOWLEDGE_COLLECTION_ID):
         document = Document(
             id=new_id(),
