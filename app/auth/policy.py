@@ -201,6 +201,10 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/kb/articles", _USER),
     Rule("PUT DELETE", "/api/kb/articles/{article_id}", _WRITER),
     Rule("POST", "/api/kb/articles/{article_id}/publish", _WRITER),
+    Rule("GET", "/api/kb/questions", _USER),
+    Rule("POST", "/api/kb/questions", _WRITER),
+    Rule("GET", "/api/kb/questions/file", _USER),
+    Rule("DELETE", "/api/kb/questions/{question_id}", _WRITER),
     Rule("GET", "/api/kb/search", _USER),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),

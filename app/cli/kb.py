@@ -164,6 +164,26 @@ def evaluate(
         typer.echo(line)
 
 
+@kb.command()
+@with_flags(AppSettings)
+def questions(
+    collection: Annotated[
+        str | None, typer.Option("--collection", metavar="NAME", help="Only the questions of this collection.")
+    ] = None,
+    user: User = None,
+    **flags: str | bool | None,
+) -> None:
+    """Print the questions that were marked at /desk#knowledge, as the JSON Lines that `eval` reads."""
+    from app.domain.marked_questions import as_jsonl
+    from app.store.knowledge.marked_questions import MarkedQuestions
+
+    async def work(files: KnowledgeFiles) -> str:
+        into = files.collection_id if collection is not None else None
+        return as_jsonl(await MarkedQuestions(files.database).all(files.user_id, into))
+
+    typer.echo(_with_files(read_settings(AppSettings, flags), collection, user, work), nl=False)
+
+
 def _with_files(
     settings: AppSettings, collection: str | None, user: str | None, work: Callable[[KnowledgeFiles], Awaitable[Result]]
 ) -> Result:

@@ -26,6 +26,7 @@ from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.gaps import GapRecords
 from app.store.knowledge.limits import KnowledgeLimits
+from app.store.knowledge.marked_questions import MarkedQuestions
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from app.store.knowledge.stored_files import StoredFiles
@@ -73,6 +74,7 @@ class Knowledge:
     documents: Documents
     search: KnowledgeSearch
     gaps: Gaps
+    questions: MarkedQuestions
     articles: Articles
     publishing: Publishing
     dense: DenseSearch
@@ -96,6 +98,7 @@ class Knowledge:
             search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
             articles=(articles := Articles(database)),
             publishing=Publishing(articles, documents),
+            questions=MarkedQuestions(database),
             gaps=Gaps(GapRecords(database)),
             dense=dense,
             ingest=Ingest(ReadingQueue(database, owner), TOKENIZER),

@@ -1,4 +1,4 @@
-"""Adds what a desk learns from its chats: questions that the sources left unanswered, and proposed articles."""
+"""Adds what a desk learns from its chats: unanswered questions, proposed articles, and questions for evaluation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,24 @@ def upgrade() -> None:
     for column in ("collection_id", "author_id"):
         op.create_index(f"ix_kb_article_{column}", "kb_article", [column])
 
+    op.create_table(
+        "kb_question",
+        _id("id"),
+        _id("collection_id"),
+        _id("author_id"),
+        sa.Column("question", sa.Text(), nullable=False),
+        sa.Column("answer", sa.Text(), nullable=False, comment="A phrase of the passage."),
+        sa.Column("document", sa.String(length=500), nullable=False, comment="Its name then."),
+        _moment("created_at"),
+        _key("kb_question", "collection_id", "kb_collection"),
+        _key("kb_question", "author_id", "account"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_kb_question")),
+    )
+    for column in ("collection_id", "author_id"):
+        op.create_index(f"ix_kb_question_{column}", "kb_question", [column])
+
 
 def downgrade() -> None:
+    op.drop_table("kb_question")
     op.drop_table("kb_article")
     op.drop_table("kb_gap")

@@ -14,7 +14,7 @@ from app.errors import NotFound
 from app.store.chat.responses import delete_some_responses
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
-from app.store.db.knowledge_models import Article
+from app.store.db.knowledge_models import Article, Question
 from app.store.db.models import (
     Account,
     ApiKey,
@@ -114,6 +114,7 @@ class UserDataRecords:
                 session.execute(delete(Feedback).where(Feedback.user_id == user_id))
                 session.execute(delete(StoredResponse).where(StoredResponse.user_id == user_id))
                 session.execute(delete(Article).where(Article.author_id == user_id))
+                session.execute(delete(Question).where(Question.author_id == user_id))
             else:
                 session.execute(delete(Account).where(Account.id == user_id))
             add_event(session, actor_id, AuditAction.PERSON_DELETED, user_id, **counts)

@@ -197,3 +197,24 @@ class Article(Base):
     body: Mapped[str] = mapped_column(Text, comment="Markdown without the title.")
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+
+
+class Question(Base):
+    """A question that a passage answers, as an editor has marked it: ``deskmate kb eval`` measures the search by them.
+
+    It goes with its author's account: it may be what a customer wrote.
+    """
+
+    __tablename__ = "kb_question"
+    __table_args__ = (
+        Index("ix_kb_question_collection_id", "collection_id"),
+        Index("ix_kb_question_author_id", "author_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("kb_collection.id", ondelete="CASCADE"))
+    author_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    question: Mapped[str] = mapped_column(Text)
+    answer: Mapped[str] = mapped_column(Text, comment="A phrase of the passage.")
+    document: Mapped[str] = mapped_column(String(500), comment="Its name then.")
+    created_at: Mapped[datetime]

@@ -630,6 +630,15 @@ export interface LinkView {
   expires_at: string;
 }
 
+export interface MarkedQuestion {
+  id: string;
+  collection: string;
+  question: string;
+  answer: string;
+  document: string;
+  created_at: string;
+}
+
 /** The caller. */
 export interface Me {
   accounts: boolean;
@@ -817,6 +826,19 @@ export interface ProposedArticle {
 
 /** The purpose of a link. */
 export type Purpose = "invitation" | "reset" | "setup";
+
+export interface QuestionList {
+  questions: MarkedQuestion[];
+}
+
+/** A question and the passage that answers it. */
+export interface QuestionMark {
+  question: string;
+  document_id: string;
+  version: number;
+  start: number;
+  end: number;
+}
 
 export type Rating = "up" | "down";
 

@@ -13,12 +13,14 @@ from starlette.datastructures import UploadFile
 
 from app.domain.knowledge import NewChunk
 from app.domain.roles import UserRole
+from app.knowledge.questions import read_questions
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.reading import ReadingQueue
 from tests.app.desk import Desk, desk
 
 TEXT = "Refunds are paid within ten days."
 COLLECTIONS, DOCUMENTS = "/api/kb/collections", "/api/kb/documents"
+QUESTIONS = "/api/kb/questions"
 
 
 @pytest.fixture
@@ -299,3 +301,43 @@ async def test_before_a_collection_is_deleted_an_admin_sees_what_uses_it(here: D
     assert {chat["id"] for chat in use["own_chats"]} == {id for id, http in mine.items() if http is ada}
     assert (await ada.get(f"{COLLECTIONS}/{KNOWLEDGE_COLLECTION_ID}/use")).json()["can_delete"] is False
     assert (await ada.get(f"{COLLECTIONS}/nonsense/use")).status_code == 404
+
+
+async def test_questions_are_marked_and_exported_by_editors_only(here: Desk) -> None:
+    ada = here.clients["ada"]
+    await upload(ada)
+    await read(here)
+    (passage,) = (await ada.get("/api/kb/search", params={"q": "refund"})).json()["passages"]
+    place = {name: passage[name] for name in ("document_id", "version", "start", "end")}
+    mark = {"question": "When are refunds paid?", **place}
+    async with here.client() as nobody:
+        for http, status in ((nobody, 401), (here.clients["vera"], 403), (here.clients["gus"], 403), (ada, 201)):
+            assert (await http.post(QUESTIONS, json=mark)).status_code == status
+        for path in (QUESTIONS, f"{QUESTIONS}/file"):
+            assert (await nobody.get(path)).status_code == 401
+    assert (await ada.post(QUESTIONS, json=mark)).status_code == 201  # a double click
+    (made,) = (await ada.get(QUESTIONS)).json()["questions"]
+    assert (made["answer"], made["document"]) == (TEXT, "terms.md")
+    file = await ada.get(f"{QUESTIONS}/file", params={"collection": KNOWLEDGE_COLLECTION_ID})
+    assert "questions.jsonl" in file.headers["Content-Disposition"]
+    (question,) = read_questions(file.text)
+    assert question.text == "When are refunds paid?"
+    assert question.is_answered_by(passage["text"])
+    for name in ("gus", "vera"):
+        assert (await here.clients[name].get(QUESTIONS)).json() == {"questions": []}
+        assert (await here.clients[name].get(f"{QUESTIONS}/file")).text == ""
+        refused = await here.clients[name].delete(f"{QUESTIONS}/{made['id']}")
+        assert refused.status_code == (404 if name == "gus" else 403)
+    for change, status in (
+        ({"question": " "}, 422),
+        ({"question": "x" * 2001}, 422),
+        ({"document_id": "x"}, 404),
+        ({"version": 9}, 404),
+        ({"start": 5, "end": 5}, 422),
+        ({"end": 2**31}, 422),
+    ):
+        answer = await ada.post(QUESTIONS, json={**mark, **change})
+        assert answer.status_code == status, (change, answer.text)
+    assert (await ada.get(QUESTIONS, params={"collection": "nonsense"})).json() == {"questions": []}
+    assert (await ada.delete(f"{QUESTIONS}/{made['id']}")).status_code == 204
+    assert (await ada.delete(f"{QUESTIONS}/{made['id']}")).status_code == 404

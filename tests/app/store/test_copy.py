@@ -31,6 +31,7 @@ from app.store.db.knowledge_models import (
     Document,
     DocumentVersion,
     Gap,
+    Question,
 )
 from app.store.db.models import (
     Account,
@@ -58,7 +59,7 @@ from testing.knowledge import passage
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
-KNOWLEDGE = (Collection, CollectionMember, Article, Document, DocumentVersion, Chunk)
+KNOWLEDGE = (Collection, CollectionMember, Article, Question, Document, DocumentVersion, Chunk)
 NO_CONVERSATIONS = (
     *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
     *KNOWLEDGE,
@@ -189,6 +190,17 @@ def _add_knowledge(session: Session, user_id: str) -> None:
     session.flush()
     session.add(CollectionMember(collection_id=collection, user_id=user_id, may_edit=True))
     moments = {"created_at": BEGIN, "updated_at": BEGIN + timedelta(days=1)}
+    session.add(
+        Question(
+            id=new_id(),
+            collection_id=collection,
+            author_id=user_id,
+            question="é?",
+            answer="ü 🙂",
+            document="größen.md",
+            created_at=BEGIN,
+        )
+    )
     session.add(
         Article(id=new_id(), collection_id=collection, author_id=user_id, title="é", body="## ü 🙂\n", **moments)
     )

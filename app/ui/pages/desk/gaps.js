@@ -57,7 +57,7 @@ function card(group, { viewer, names, isDone, changed }) {
       ({ passages }) =>
         found.replaceChildren(
           make("p", {}, passages.length === 0 ? "Nothing is found now either." : `${plural(passages.length, "passage")} found now, best first. Whether they answer the question is yours to judge.`),
-          make("ol", { class: "dk-passages" }, ...passages.map(passageItem)),
+          make("ol", { class: "dk-passages" }, ...passages.map((passage) => passageItem(passage))),
         ),
       (error) => found.replaceChildren(problem(error)),
     ),

@@ -7,9 +7,10 @@ import { articleList } from "./articles.js";
 import { collectionControls } from "./collections.js";
 import { button, field, latest } from "./controls.js";
 import { isAdmin, problem, register } from "./desk.js";
+import { questionList, questionMarker } from "./questions.js";
 import { isSettled, passageItem, passageLine, sizeText, stateText } from "./knowledge_texts.js";
 
-/** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passages, Viewer } from "../../shared/api_types.js" */
+/** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passage, Passages, Viewer } from "../../shared/api_types.js" */
 
 const POLL_MS = 2000; // while a document waits or is read
 const ACCEPTED = ".md,.markdown,.html,.htm,.txt,.pdf,.docx,.csv";
@@ -53,6 +54,9 @@ async function show(place, viewer) {
     },
   });
 
+  const questions = questionList();
+  /** @param {string} question @param {Passage} passage */
+  const marker = (question, passage) => questionMarker(question, passage, () => questions.load(choice.value));
   const articles = articleList(() => load());
   const current = () => collections.find(({ id }) => id === choice.value);
 
@@ -182,12 +186,13 @@ async function show(place, viewer) {
   search.addEventListener("submit", (event) => {
     event.preventDefault();
     if (words.value.trim() === "") return;
+    const asked = words.value;
     runSearch(
       () => /** @type {Promise<Passages>} */ (request("GET", `/api/kb/search?${query({ q: words.value, collection: choice.value || null })}`)),
       ({ passages }) =>
         found.replaceChildren(
           make("p", {}, passages.length === 0 ? "Nothing was found." : `${plural(passages.length, "passage")} found, best first.`),
-          make("ol", { class: "dk-passages" }, ...passages.map(passageItem)),
+          make("ol", { class: "dk-passages" }, ...passages.map((passage) => (current()?.may_edit ? passageItem(passage, ...marker(asked, passage)) : passageItem(passage)))),
         ),
       (error) => found.replaceChildren(problem(error)),
     );
@@ -202,6 +207,7 @@ async function show(place, viewer) {
     chunks.replaceChildren();
     numPages = 1;
     articles.load(current()?.may_edit ? choice.value : null);
+    questions.load(current()?.may_edit ? choice.value : null);
     return load();
   }
   files.addEventListener("change", () =>
@@ -229,6 +235,7 @@ async function show(place, viewer) {
     trouble,
     search,
     found,
+    questions.element,
     listTrouble,
     make(
       "div",

@@ -49,9 +49,9 @@ export function sizeText(bytes) {
   return bytes < 1e6 ? `${Math.round(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-/** A passage in a list. @param {string} heading @param {string} note @param {string} text */
-export const passageLine = (heading, note, text) =>
-  make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text));
+/** A passage in a list. @param {string} heading @param {string} note @param {string} text @param {Node[]} more */
+export const passageLine = (heading, note, text, ...more) =>
+  make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text), ...more);
 
-/** A passage that a search has found. @param {Passage} passage */
-export const passageItem = ({ title, heading, score, text }) => passageLine([title, heading].filter(Boolean).join(" · "), scoreText(score), text);
+/** A passage that a search has found. @param {Passage} passage @param {Node[]} more  below it */
+export const passageItem = ({ title, heading, score, text }, ...more) => passageLine([title, heading].filter(Boolean).join(" · "), scoreText(score), text, ...more);
