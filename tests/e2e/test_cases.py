@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from playwright.sync_api import expect
@@ -93,6 +94,14 @@ def test_a_resolved_case_becomes_an_article(new_tab: NewTab, server: Server) -> 
     page.get_by_label("Try a search").fill("vinegar")
     page.get_by_label("Try a search").press("Enter")
     expect(page.locator(".dk-found blockquote")).to_contain_text("Descale it with vinegar.")
+    page.get_by_role("button", name="Answers this question").press("Enter")
+    expect(page.locator(".dk-found")).to_contain_text("Marked: “Descale it with vinegar.”")
+    page.get_by_text("1 marked question").click()
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download for deskmate kb eval").click()
+    assert json.loads(downloading.value.path().read_text())["answers"] == ["Descale it with vinegar."]
+    page.get_by_role("button", name="Remove the question vinegar").click()
+    expect(page.get_by_text("1 marked question")).to_have_count(0)
     page.on("dialog", lambda asked: asked.accept())
     row.get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
