@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.full, pytest.mark.parametrize("database_url", ["postgr
 
 EAGER = {
     **QUICK,
+    "app.store.db.database.BUSY_TIMEOUT_MS": 10_000,  # nothing is stuck here, and the machine may be slow
     "app.knowledge.dense_search.POLL_SECONDS": 0.05,
     "app.knowledge.folder_sync.SCAN_SECONDS": 0.1,
 }
