@@ -28,11 +28,14 @@ def as_shown(measured: float, cell: str) -> bool:
     return cell == f"{measured:,.{len(cell.partition('.')[2])}f}"
 
 
-def test_every_figure_beside_a_peer_is_one_of_its_run() -> None:
-    rows = table("With AMX")[1:]
-    assert len(rows) == 12
+@pytest.mark.parametrize(
+    ("section", "date", "num_rows"), [("With AMX", "2026-11-22", 12), ("Another Xeon with AMX", "2026-11-26", 13)]
+)
+def test_every_figure_beside_a_peer_is_one_of_its_run(section: str, date: str, num_rows: int) -> None:
+    rows = table(section)[1:]
+    assert len(rows) == num_rows
     for work, own, peer, ratio, run in rows:
-        measured = results(f"2026-11-22-bench-amx-{run.split('`')[1]}")["rows"]
+        measured = results(f"{date}-bench-amx-{run.split('`')[1]}")["rows"]
         theirs = peer.split()[-1]
         for cell, is_own in ((own, True), (theirs, False)):
             figures = [
