@@ -25,6 +25,11 @@ def citations_of(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
     if not sources:
         return ()
     cited = cited_numbers(text)
+    return tuple(citation for citation in as_citations(sources) if citation.number in cited)
+
+
+def as_citations(sources: Sequence[Passage]) -> tuple[Citation, ...]:
+    """Returns all sources as a reply may cite them."""
     return tuple(
         Citation(
             number=number,
@@ -37,7 +42,6 @@ def citations_of(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
             text=source.text,
         )
         for number, source in enumerate(sources, start=1)
-        if number in cited
     )
 
 

@@ -6,13 +6,23 @@ Docstrings and field descriptions in this module become the schema's description
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.text import MAX_TITLE_CHARS, one_line
 from app.domain.views import Role
 from app.errors import InvalidInput
@@ -22,6 +32,7 @@ VERSION = 1
 MAX_TAG_CHARS = 50
 MAX_TOOL_USES, MAX_TOOL_ID_CHARS = 1000, 200
 MAX_SOURCES, MAX_SOURCE_ID_CHARS = 999, 100
+MAX_DRAFTS = 10_000
 _MAX_INTEGER = 2**63 - 1  # the databases' largest integer
 
 
@@ -125,6 +136,13 @@ class SourceDocument(_Part):
     score: float = Field(0.0, allow_inf_nan=False, description="How well it matched.")
 
 
+def _source_texts(sources: Sequence[SourceDocument]) -> Iterator[tuple[str, str]]:
+    for index, source in enumerate(sources):
+        yield f"sources[{index}].title", source.title
+        yield f"sources[{index}].heading", source.heading
+        yield f"sources[{index}].text", source.text
+
+
 class MessageDocument(_Part):
     """A message. Messages without a parent begin the conversation; messages with the same parent are versions."""
 
@@ -162,10 +180,37 @@ class MessageDocument(_Part):
         for index, use in enumerate(self.tool_uses):
             yield f"tool_uses[{index}].arguments", use.arguments
             yield f"tool_uses[{index}].result", use.result
-        for index, source in enumerate(self.sources):
-            yield f"sources[{index}].title", source.title
-            yield f"sources[{index}].heading", source.heading
-            yield f"sources[{index}].text", source.text
+        yield from _source_texts(self.sources)
+
+
+class DraftDocument(_Part):
+    """A draft of a reply to a customer, beside the conversation's messages."""
+
+    id: Id
+    message: str = Field(description="The customer's message.")
+    change: DraftChange | None = Field(None, description="How an earlier draft was changed; null: it is a new one.")
+    model: str = Field(description="Name of the model.")
+    text: str = Field(description="What the model wrote.")
+    sources: list[SourceDocument] = Field(
+        [], max_length=MAX_SOURCES, description="The passages that it was given, in the order of their numbers."
+    )
+    final_text: str | None = Field(None, description="What the user made of it; null if it was not used.")
+    used_as: DraftUse | None = None
+    used_at: Moment | None = None
+    created_at: Moment
+
+    @model_validator(mode="after")
+    def _is_used_or_not(self) -> DraftDocument:
+        if len({self.final_text is None, self.used_as is None, self.used_at is None}) > 1:
+            raise ValueError("final_text, used_as and used_at belong together")
+        return self
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Its long texts, each with the name of its field."""
+        yield "message", self.message
+        yield "text", self.text
+        yield "final_text", self.final_text or ""
+        yield from _source_texts(self.sources)
 
 
 class ConversationDocument(_Part):
@@ -186,6 +231,9 @@ class ConversationDocument(_Part):
     created_at: Moment
     updated_at: Moment = Field(description="When the last message was sent.")
     tip: Id | None = Field(None, description="The last message of the branch that is shown.")
+    drafts: list[DraftDocument] = Field(
+        [], max_length=MAX_DRAFTS, description="Drafts of replies to customers, oldest first."
+    )
     messages: list[MessageDocument] = Field(description="All messages; each comes after its parent.")
 
 

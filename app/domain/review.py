@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.domain.feedback import Rating, Reason
+from app.domain.reply_drafts import UsedDraft
 from app.domain.views import MessageStatus, Role
 
 
@@ -78,3 +79,4 @@ class Exchange:
     others: tuple[ExchangeMessage, ...]  #: replies to the same question
     after: tuple[ExchangeMessage, ...]  #: the next message, and its reply
     has_earlier: bool  #: there are more messages before
+    drafts: tuple[UsedDraft, ...] = ()  #: of replies to customers, used in this conversation; latest first

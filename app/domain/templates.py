@@ -24,6 +24,7 @@ MAX_BODY_CHARS = 20_000
 MAX_VALUE_CHARS = 2000
 MAX_VARIABLES = 20
 MAX_SERVERS, MAX_SERVER_CHARS = 20, 32
+MAX_PARAMETERS = 10**15  #: of a model that a prompt asks for; page scripts count no further exactly
 #: Names, operators, filters and tags in a body. Compiling takes about 0.1 ms for each, and more if nested.
 MAX_TOKENS = 2000
 #: Nesting depth of filters, operators and conditions. Compiling 300 filters in a row takes eleven seconds.
@@ -81,6 +82,12 @@ class Template(BaseModel):
     tools: tuple[Annotated[str, Field(max_length=MAX_SERVER_CHARS)], ...] = Field(
         (), max_length=MAX_SERVERS, description="Tool servers of mcp.json whose tools this prompt's chats are offered."
     )
+    min_parameters: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_PARAMETERS,
+        description="How many parameters a model needs for this prompt; default: any model will do.",
+    )
     body: str = Field(max_length=MAX_BODY_CHARS, description="The text, with {{ variables }}.")
 
     def checked(self, kind: TemplateKind) -> Template:
@@ -106,6 +113,8 @@ class Template(BaseModel):
             self.recommended.sampling_params()
         elif self.tools:
             raise InvalidInput("A canned reply has no tools: it is only a part of a message.")
+        elif self.min_parameters is not None:
+            raise InvalidInput("A canned reply needs no model: it is inserted as it is.")
         elif chosen:
             raise InvalidInput("A canned reply cannot recommend sampling settings: it is only a part of a message.")
         cleaned = Template(
@@ -114,6 +123,7 @@ class Template(BaseModel):
             variables=tuple(_cleaned(variable) for variable in self.variables),
             recommended=self.recommended,
             tools=tuple(dict.fromkeys(map(clean_text, self.tools))),
+            min_parameters=self.min_parameters,
             body=body,
         )
         if not cleaned.render(dict.fromkeys(names, "x")):

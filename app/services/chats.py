@@ -16,6 +16,7 @@ from app.settings import AppSettings
 from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
+from app.store.chat.reply_drafts import DraftRecords
 from app.store.chat.storage_use import StorageUsageRecords
 from app.store.chat.turn_contexts import TurnContexts
 from app.store.chat.turn_records import TurnRecords
@@ -26,6 +27,7 @@ from app.store.maintenance.migrate import alembic_config
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
 from app.turns.admission import Admission, UnlimitedAdmission
+from app.turns.drafts import Drafts
 from app.turns.service import Turns
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
@@ -44,6 +46,7 @@ class Chats:
     turns: Turns
     deletions: Deletions
     feedback: FeedbackRecords
+    drafts: Drafts
 
 
 class TemporaryChats:
@@ -119,6 +122,7 @@ class TemporaryChats:
         records = TurnRecords(database, new_id(), self._settings.lease_seconds)
         contexts, notifications = TurnContexts(database), Notifications(IN_MEMORY)
         limits = StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)
+        storage = StorageQuota(StorageUsageRecords(database), limits)
         return Chats(
             conversations=Conversations(database, limits),
             turns=Turns(
@@ -129,13 +133,22 @@ class TemporaryChats:
                 self._templates,
                 notifications,
                 admission=self.admission,
-                storage=StorageQuota(StorageUsageRecords(database), limits),
+                storage=storage,
                 tool_offers=self._tool_offers,
                 sources=self._sources,
                 is_alone=True,
             ),
             deletions=Deletions(database),
             feedback=FeedbackRecords(database),
+            drafts=Drafts(
+                self._settings,
+                self._engine,
+                self._templates,
+                self._sources,
+                self.admission,
+                DraftRecords(database),
+                storage,
+            ),
         )
 
 

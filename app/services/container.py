@@ -27,6 +27,7 @@ from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
 from app.store.chat.leases import Leases
+from app.store.chat.reply_drafts import DraftRecords
 from app.store.chat.responses import ResponseRecords
 from app.store.chat.storage_use import StorageUsageRecords
 from app.store.chat.transfer import TransferRecords
@@ -76,7 +77,6 @@ class Services:
     templates: Templates
     tools: ChatTools
     sources: Sources
-    drafts: Drafts
     summaries: Summaries
     article_writer: ArticleWriter
     audit: Audit
@@ -186,6 +186,7 @@ class Services:
                     turns=turns,
                     deletions=deletions,
                     feedback=FeedbackRecords(database),
+                    drafts=Drafts(settings, engine, templates, sources, admission, DraftRecords(database), storage),
                 ),
                 temporary=temporary,
                 responses=responses,
@@ -201,7 +202,6 @@ class Services:
                 sources=sources,
                 summaries=Summaries(case_model, templates, sources),
                 article_writer=ArticleWriter(case_model, templates, sources),
-                drafts=Drafts(settings, engine, templates, sources, admission),
                 audit=(audit := Audit(database)),
                 models=(models := Models(settings, engine, audit)),
                 adapters=Adapters(models, audit),

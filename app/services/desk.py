@@ -9,9 +9,10 @@ from app.services.erasure import Erasure
 from app.store.accounts.personal_data import UserDataRecords
 from app.store.db.database import Database
 from app.store.desk.audit_log import AuditLog
+from app.store.desk.draft_review import DraftReviews
 from app.store.desk.review import Reviews
 from app.store.desk.usage import UsageRecords
-from app.store.knowledge.withheld import withheld
+from app.store.knowledge.withheld import withheld, withheld_drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class Desk:
 
     usage: UsageRecords
     reviews: Reviews
+    drafts: DraftReviews
     audit_log: AuditLog
     erasure: Erasure
 
@@ -36,6 +38,7 @@ class Desk:
         return cls(
             usage=UsageRecords(database),
             reviews=Reviews(database, withheld),
+            drafts=DraftReviews(database, withheld_drafts),
             audit_log=AuditLog(database),
             erasure=Erasure(UserDataRecords(database), disable_account, delete_conversation, delete_temporary_chats),
         )

@@ -49,10 +49,15 @@ class Templates:
             raise InvalidInput(f"There is no {kind.noun} '{name}'. There are: {known}.")
         return await asyncio.to_thread(stored.template.render, given)
 
+    async def prompt(self, name: str) -> Template | None:
+        """A system prompt in use; None if there is no such prompt."""
+        stored = await self._current(TemplateKind.PROMPT, name)
+        return None if stored is None or stored.removed else stored.template
+
     async def tool_servers(self, name: str) -> tuple[str, ...]:
         """The tool servers of a system prompt; none if there is no such prompt."""
-        stored = await self._current(TemplateKind.PROMPT, name)
-        return () if stored is None or stored.removed else stored.template.tools
+        template = await self.prompt(name)
+        return () if template is None else template.tools
 
     async def try_out(self, kind: TemplateKind, template: Template, given: Mapping[str, str] | None = None) -> str:
         """Renders a template that is not saved yet.

@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 from pydantic import ValidationError
 
 from app.domain.broken_conversation import BrokenConversation
-from app.domain.conversation_document import FORMAT, VERSION, ConversationDocument
+from app.domain.conversation_document import FORMAT, VERSION, ConversationDocument, DraftDocument, MessageDocument
 from app.domain.document_tree import latest_tip, positions
 from app.domain.storage import MAX_CONVERSATION_BYTES, MESSAGE_BYTES, MIB, mebibytes
 from app.domain.text import one_line
@@ -117,25 +117,31 @@ def iter_conversations(
 
 
 def _require_size(conversation: ConversationDocument, max_message_bytes: int) -> None:
-    total = 0
-    for index, message in enumerate(conversation.messages):
-        total += MESSAGE_BYTES
-        for field, text in message.texts():
+    total = MESSAGE_BYTES * len(conversation.messages)
+    total += sum(
+        len(message.turn.params.system_prompt.encode()) for message in conversation.messages if message.turn is not None
+    )
+    for place, parts in (("messages", conversation.messages), ("drafts", conversation.drafts)):
+        for field, text in _texts(place, parts):
             size = len(text.encode())
             if size > max_message_bytes:
                 raise BrokenConversation(
-                    f"messages[{index}].{field}",
+                    field,
                     f"the text takes {mebibytes(size)}, and {mebibytes(max_message_bytes)} is the most for one "
                     "message: shorten it, or ask an admin to raise APP_MAX_MESSAGE_CHARS",
                 )
             total += size
-        if message.turn is not None:
-            total += len(message.turn.params.system_prompt.encode())
     if total > MAX_CONVERSATION_BYTES:
         raise BrokenConversation(
             "messages",
             f"they take {mebibytes(total)}, and {mebibytes(MAX_CONVERSATION_BYTES)} is the most for one conversation",
         )
+
+
+def _texts(place: str, parts: Sequence[MessageDocument | DraftDocument]) -> Iterator[tuple[str, str]]:
+    for index, part in enumerate(parts):
+        for field, text in part.texts():
+            yield f"{place}[{index}].{field}", text
 
 
 def _reader(source: JsonSource, name: str, now: datetime) -> _Reader | None:

@@ -27,6 +27,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "model": {
             "name": info.name,
             "max_model_len": info.max_model_len,
+            "num_parameters": info.num_parameters,
             "can_continue": info.can_continue,
             "can_think": info.can_think,
             "can_call_tools": info.can_call_tools and bool(services.tools.names),
@@ -80,6 +81,7 @@ def _prompt_options(prompt: StoredTemplate) -> dict[str, object]:
         "description": template.description,
         "text": template.render(),
         "variables": [variable.model_dump() for variable in template.variables],
+        "min_parameters": template.min_parameters,
         "recommended": template.recommended.model_dump(mode="json", exclude_defaults=True),
     }
 

@@ -49,6 +49,7 @@ test("spaces around titles and names are not saved, those of the text and of a d
     variables: [{ name: "a", description: "b", default: " c " }],
     recommended: {},
     tools: [],
+    min_parameters: null,
     body: " text \n",
   });
 });

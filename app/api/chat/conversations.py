@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -11,11 +11,28 @@ from pydantic import Field
 from app.api.deps import ServicesDep, UserId
 from app.api.request_model import RequestModel
 from app.domain.chat_settings import ChatSettings
+from app.domain.text import clean_text, title_from
 from app.domain.views import ConversationSummary, ConversationView, Page
 from app.store.chat.conversations import clean_tags
 
 router = APIRouter(prefix="/api/conversations", tags=["conversations"])
 tags_router = APIRouter(prefix="/api/tags", tags=["conversations"])
+
+
+class NewConversation(RequestModel):
+    """A conversation that begins without a message, such as with a draft of a reply."""
+
+    text: str = Field("", description="What it is about: its title is made from this.")
+    settings: ChatSettings | None = Field(None, description="Its settings; default: the server's.")
+    temporary: bool = Field(False, description="Keep it in memory only, until the server ends at the latest.")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedConversation:
+    """A conversation that was created."""
+
+    conversation_id: str
+    title: str
 
 
 class ConversationChange(RequestModel):
@@ -46,6 +63,18 @@ async def list_conversations(
     return await services.conversations.list(
         user_id, limit=limit, cursor=cursor, query=query, tag=tag, archived=archived
     )
+
+
+@router.post("", status_code=201)
+async def create_conversation(new: NewConversation, user_id: UserId, services: ServicesDep) -> CreatedConversation:
+    """Creates a conversation without messages. ``POST /api/turns`` creates one with its first message."""
+    settings = new.settings or ChatSettings()
+    settings.sampling_params()  # raises for values out of range before anything is created
+    if settings.collections:
+        await services.knowledge.collections.require_usable(user_id, list(settings.collections))
+    chats = await services.temporary.begin(user_id) if new.temporary else services.chats
+    title = title_from(clean_text(new.text))
+    return CreatedConversation(await chats.conversations.create(user_id, title, settings), title)
 
 
 @router.get("/{conversation_id}")

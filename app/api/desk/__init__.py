@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.api.desk import (
     audit,
+    drafts,
     erasure,
     gaps,
     review,
@@ -18,6 +19,7 @@ routers = (
     usage.router,
     review.router,
     gaps.router,
+    drafts.router,
     templates.router,
     tools.router,
     audit.router,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -40,11 +41,12 @@ async def list_to_review(
 
 @router.get("/{message_id}")
 async def get_exchange(message_id: str, user_id: UserId, services: ServicesDep) -> Exchange:
-    """Returns a reply to review with the messages around it. Other replies answer 404.
+    """Returns a reply to review with the messages around it, and its conversation's used drafts. Others answer 404.
 
-    A reply that rests on documents the caller may not read is shown as a sentence that says so.
+    A reply or draft that rests on documents the caller may not read is shown as a sentence that says so.
     """
-    return await services.desk.reviews.exchange(user_id, message_id)
+    exchange = await services.desk.reviews.exchange(user_id, message_id)
+    return replace(exchange, drafts=await services.desk.drafts.beside(user_id, message_id))
 
 
 @router.put("/{message_id}", status_code=204)

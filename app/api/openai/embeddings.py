@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import Field, PlainValidator
 
+from app.api.client_left import CLIENT_LEFT, unless_client_leaves
 from app.api.deps import Caller as Identified
 from app.api.deps import ServicesDep
 from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.fields import REQUEST_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.requests import Whole
-from app.api.openai.serving import CLIENT_LEFT, unless_client_leaves
 from app.knowledge.vectors import unit
 from engine import Embeddings, EncoderInfo, EngineError, TextRole
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, Final, Protocol
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from app.api.client_left import CLIENT_LEFT, unless_client_leaves
 from app.api.openai.errors import OpenAIError, invalid_value
 from app.api.openai.requests import GenerationRequest
 from app.api.sse import EventStream, close
@@ -18,12 +19,7 @@ from app.services.container import Services
 from app.turns.admission import caller_of
 from engine import Delta, EngineError, EngineStoppedError, SamplingParams
 
-CLIENT_LEFT: Final = 499
-"""nginx's status for a client that disconnected before its response. No client reads it, but logs show it."""
-
 STOPPING: Final = EngineStoppedError("The server is shutting down, and the reply was cut off.")
-
-T = TypeVar("T")
 
 
 def engine_options(body: GenerationRequest, identity: Identity, services: Services) -> dict[str, Any]:
@@ -125,20 +121,3 @@ async def _chain(first: Delta, rest: AsyncIterator[Delta]) -> AsyncGenerator[Del
             yield delta
     finally:
         await close(rest)
-
-
-async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Returns the work's result; None, after cancelling the work, if the client disconnects first."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)

@@ -221,6 +221,31 @@ class Conversations:
 
         return await self._database.write(work)
 
+    async def create(self, user_id: str, title: str, settings: ChatSettings) -> str:
+        """Creates a conversation without messages; returns its id.
+
+        Raises:
+            LimitReached: the user is at a storage limit.
+        """
+        conversation_id, now = new_id(), datetime.now(UTC)
+
+        def work(session: Session) -> None:
+            if self._limits != StorageLimits():
+                self._limits.require_room(storage_use(session, user_id), conversations=1)
+            session.add(
+                Conversation(
+                    id=conversation_id,
+                    user_id=user_id,
+                    title=title[:MAX_TITLE_CHARS],
+                    settings=settings_row(settings),
+                    created_at=now,
+                    updated_at=now,
+                )
+            )
+
+        await self._database.write(work)
+        return conversation_id
+
     async def rename(self, user_id: str, conversation_id: str, title: str) -> None:
         """Renames a conversation.
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.conversation_document import ConversationDocument, TurnDocument
+from app.domain.conversation_document import ConversationDocument, DraftDocument, TurnDocument
 from app.domain.document_tree import positions
 from app.domain.sources import from_json as sources_from_json
 from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES
 from app.domain.tool_use import from_json
 from app.errors import StorageUnavailable
 from app.store.chat.conversations import settings_row
+from app.store.db.desk_models import ReplyDraft
 from app.store.db.models import Base, Conversation, ConversationTag, Message, Turn
 
 ROWS_PER_BATCH = 500
@@ -27,6 +28,8 @@ MAX_BYTES_IN_MEMORY = 4 * 2**20
 
 #: Fields of a turn document that are columns of the same name.
 TURN_COLUMNS = tuple(name for name in TurnDocument.model_fields if name not in ("status", "params"))
+#: The same of a draft.
+DRAFT_COLUMNS = tuple(name for name in DraftDocument.model_fields if name != "sources")
 #: Columns that hold ids of rows of the same conversation.
 _ID_COLUMNS = ("id", "conversation_id", "parent_id", "message_id", "tip_message_id")
 #: Stands for the process that wrote a reply; no process has this id.
@@ -41,7 +44,7 @@ class StagedConversation:
 
     Attributes:
         origins: names of its origin; the first is the one to store.
-        row_ids: ids of the conversation, its messages and its turns; some may be equal.
+        row_ids: ids of the conversation, its messages, turns and drafts; some may be equal.
         size: bytes that count towards the user's storage quota, from its texts alone.
     """
 
@@ -101,8 +104,9 @@ def _batches(conversations: Iterable[ConversationDocument]) -> Iterator[list[Con
     batch, rows, chars = list[ConversationDocument](), 0, 0
     for conversation in conversations:
         batch.append(conversation)
-        rows += 1 + len(conversation.messages)
+        rows += 1 + len(conversation.messages) + len(conversation.drafts)
         chars += sum(message.chars for message in conversation.messages)
+        chars += sum(len(text) for draft in conversation.drafts for _, text in draft.texts())
         if rows >= ROWS_PER_BATCH or chars >= CHARS_PER_BATCH:
             yield batch
             batch, rows, chars = [], 0, 0
@@ -117,9 +121,15 @@ def _staged(user_id: str, conversation: ConversationDocument) -> StagedConversat
     return StagedConversation(
         id=conversation.id,
         origins=(conversation.imported_from, own) if conversation.imported_from else (own,),
-        row_ids=(conversation.id, *(message.id for message in messages), *turns),
+        row_ids=(
+            conversation.id,
+            *(message.id for message in messages),
+            *turns,
+            *(draft.id for draft in conversation.drafts),
+        ),
         size=CONVERSATION_BYTES
-        + sum(MESSAGE_BYTES + sum(len(text.encode()) for _, text in message.texts()) for message in messages),
+        + sum(MESSAGE_BYTES + sum(len(text.encode()) for _, text in message.texts()) for message in messages)
+        + sum(len(text.encode()) for draft in conversation.drafts for _, text in draft.texts()),
         rows=tuple(_rows(user_id, conversation)),
     )
 
@@ -165,6 +175,16 @@ def _rows(user_id: str, conversation: ConversationDocument) -> Iterator[Row]:
         )
         if message.turn is not None:
             yield Turn, _turn_row(message.turn, conversation.id, message.id, len(message.content))
+    for draft in conversation.drafts:
+        yield ReplyDraft, _draft_row(draft, conversation.id)
+
+
+def _draft_row(draft: DraftDocument, conversation_id: str) -> dict[str, Any]:
+    return {
+        **{name: getattr(draft, name) for name in DRAFT_COLUMNS},
+        "conversation_id": conversation_id,
+        "sources": sources_from_json(source.model_dump() for source in draft.sources) or None,
+    }
 
 
 def _turn_row(turn: TurnDocument, conversation_id: str, message_id: str, length: int) -> dict[str, Any]:

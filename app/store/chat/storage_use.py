@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, RESPONSE_BYTES, StorageUse
 from app.store.db.database import Database
+from app.store.db.desk_models import ReplyDraft
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
 from app.store.db.response_models import StoredResponse
 
@@ -42,6 +43,11 @@ def storage_use(session: Session, user_id: str) -> StorageUse:
         .join(Conversation, Conversation.id == Turn.conversation_id)
         .where(is_own)
     )
+    drafts = session.scalar(
+        select(func.coalesce(func.sum(ReplyDraft.stored_bytes), 0))
+        .join(Conversation, Conversation.id == ReplyDraft.conversation_id)
+        .where(is_own)
+    )
     tags = session.scalar(
         select(func.count(distinct(ConversationTag.tag)))
         .join(Conversation, Conversation.id == ConversationTag.conversation_id)
@@ -53,7 +59,7 @@ def storage_use(session: Session, user_id: str) -> StorageUse:
         )
     ).one()
     rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES + responses * RESPONSE_BYTES
-    stored = rows + int(settings) + int(texts) + int(params or 0) + int(bodies)
+    stored = rows + int(settings) + int(texts) + int(params or 0) + int(drafts or 0) + int(bodies)
     return StorageUse(bytes=stored, conversations=conversations, tags=tags or 0, responses=responses)
 
 
@@ -72,5 +78,8 @@ def conversation_bytes(session: Session, user_id: str, conversation_id: str) -> 
     params = session.scalar(
         select(func.coalesce(func.sum(Turn.stored_bytes), 0)).where(Turn.conversation_id == conversation_id)
     )
+    drafts = session.scalar(
+        select(func.coalesce(func.sum(ReplyDraft.stored_bytes), 0)).where(ReplyDraft.conversation_id == conversation_id)
+    )
     rows: int = CONVERSATION_BYTES + messages * MESSAGE_BYTES
-    return rows + found + int(texts) + int(params or 0)
+    return rows + found + int(texts) + int(params or 0) + int(drafts or 0)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.domain.chat_settings import ChatSettings
 from app.domain.conversation_document import (
     ConversationDocument,
+    DraftDocument,
     MessageDocument,
     SourceDocument,
     ToolUseDocument,
@@ -25,9 +26,10 @@ from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.tool_use import end_open
 from app.domain.views import MessageStatus, Role
-from app.store.chat.staged_import import TURN_COLUMNS, StagedConversation, StagedImport
+from app.store.chat.staged_import import DRAFT_COLUMNS, TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.chat.storage_use import storage_use
 from app.store.db.database import Database
+from app.store.db.desk_models import ReplyDraft
 from app.store.db.models import (
     Account,
     Base,
@@ -149,6 +151,9 @@ def _documents(session: Session, conversations: Sequence[Conversation]) -> Itera
         select(ConversationTag.conversation_id, ConversationTag.tag).where(ConversationTag.conversation_id.in_(ids))
     ):
         tags[id].append(tag)
+    drafts: dict[str, list[DraftDocument]] = {id: [] for id in ids}
+    for draft in session.scalars(select(ReplyDraft).where(ReplyDraft.conversation_id.in_(ids)).order_by(ReplyDraft.id)):
+        drafts[draft.conversation_id].append(_draft_document(draft))
     for row in conversations:
         found = messages[row.id]
         tip_is_there = any(message.id == row.tip_message_id for message in found)
@@ -164,6 +169,7 @@ def _documents(session: Session, conversations: Sequence[Conversation]) -> Itera
             created_at=row.created_at,
             updated_at=row.updated_at,
             tip=row.tip_message_id if tip_is_there else latest_tip(found),
+            drafts=drafts[row.id],
             messages=found,
         )
 
@@ -181,6 +187,13 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
         sources=[SourceDocument.model_construct(**asdict(source)) for source in message.sources or ()],
         created_at=message.created_at,
         turn=_turn_document(turn) if turn is not None else None,
+    )
+
+
+def _draft_document(draft: ReplyDraft) -> DraftDocument:
+    return DraftDocument.model_construct(
+        sources=[SourceDocument.model_construct(**asdict(source)) for source in draft.sources or ()],
+        **{name: getattr(draft, name) for name in DRAFT_COLUMNS},
     )
 
 
@@ -209,8 +222,13 @@ def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
         .where(Turn.conversation_id == Conversation.id)
         .scalar_subquery()
     )
+    drafts = (
+        select(func.coalesce(func.sum(ReplyDraft.stored_bytes), 0))
+        .where(ReplyDraft.conversation_id == Conversation.id)
+        .scalar_subquery()
+    )
     found = session.execute(
-        select(Conversation.id, texts + params)
+        select(Conversation.id, texts + params + drafts)
         .where(Conversation.user_id == user_id, Conversation.id > after)
         .order_by(Conversation.id)
         .limit(_BATCH)
@@ -248,7 +266,7 @@ def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLi
     there = set[str]()  # names of conversations in this import so far
     imported = seen = 0
     rows: dict[type[Base], list[dict[str, Any]]] = {
-        table: [] for table in (Conversation, Message, Turn, ConversationTag)
+        table: [] for table in (Conversation, Message, Turn, ConversationTag, ReplyDraft)
     }
     for batch in staged:
         seen += len(batch)
@@ -284,7 +302,7 @@ class _Taken:
         self._ids = set[str]().union(
             *(
                 _found(session, column, [row["id"] for table, row in rows if table is column.class_])
-                for column in (Conversation.id, Message.id, Turn.id)
+                for column in (Conversation.id, Message.id, Turn.id, ReplyDraft.id)
             )
         )
 

@@ -1,14 +1,15 @@
-"""Tables of the support desk: feedback, reviews, and versions of prompts and canned replies."""
+"""Tables of the support desk: feedback, reviews, drafts of replies, and versions of prompts and canned replies."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, false
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, column, false
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.db.models import Base
+from app.domain.knowledge import Passage
+from app.store.db.models import ID_LENGTH, Base, Sources, stored_bytes
 
 
 class Feedback(Base):
@@ -47,6 +48,43 @@ class Review(Base):
     reviewed_at: Mapped[datetime]
 
 
+class ReplyDraft(Base):
+    """A draft of a reply to a customer, and what became of it. Its conversation's user asked for it."""
+
+    __tablename__ = "reply_draft"
+    __table_args__ = (
+        CheckConstraint("change IN ('shorter', 'friendlier')", name="change"),
+        CheckConstraint("used_as IN ('copied', 'inserted')", name="used_as"),
+        Index("ix_reply_draft_conversation_id", "conversation_id", "id"),
+        Index("ix_reply_draft_used_at", "used_at", "id"),
+        Index("ix_reply_draft_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(
+            dialect="sqlite"
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True, comment="UUIDv7: sorts by time.")
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    message: Mapped[str] = mapped_column(Text, comment="The customer's message.")
+    change: Mapped[str | None] = mapped_column(String(16), comment="How an earlier draft was changed.")
+    model: Mapped[str] = mapped_column(Text)
+    text: Mapped[str] = mapped_column(
+        Text, comment="What the model wrote. Empty while it writes, and if the server stopped meanwhile."
+    )
+    sources: Mapped[tuple[Passage, ...] | None] = mapped_column(
+        Sources, comment="The passages that it was given, as JSON, in the order of their numbers."
+    )
+    final_text: Mapped[str | None] = mapped_column(Text, comment="What the user made of it; null until it is used.")
+    used_as: Mapped[str | None] = mapped_column(String(8))
+    used_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    stored_bytes: Mapped[int] = mapped_column(
+        stored_bytes(
+            column("message", Text), column("text", Text), column("sources", Text), column("final_text", Text)
+        ),
+        deferred=True,
+    )
+
+
 class TemplateVersion(Base):
     """A version of a prompt or a canned reply by an admin; the highest is in use. A file on disk is its version 0."""
 
@@ -69,6 +107,9 @@ class TemplateVersion(Base):
         default=list,
         server_default="[]",
         comment="Of a prompt: names of the tool servers whose tools its chats are offered.",
+    )
+    min_parameters: Mapped[int | None] = mapped_column(
+        comment="Of a prompt: how many parameters a model needs for it; null for any model."
     )
     body: Mapped[str] = mapped_column(Text, comment="A Jinja2 template.")
     removed: Mapped[bool] = mapped_column(

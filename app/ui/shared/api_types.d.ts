@@ -274,6 +274,12 @@ export interface ConversationView {
   temporary: boolean;
 }
 
+/** A conversation that was created. */
+export interface CreatedConversation {
+  conversation_id: string;
+  title: string;
+}
+
 /** A new API key. ``key`` is only shown in this response. */
 export interface CreatedKey {
   id: string;
@@ -357,8 +363,9 @@ export interface DownloadView {
   error: string | null;
 }
 
-/** A draft. Nothing of it is saved. */
+/** A draft. It is stored, beside the conversation's messages, unless the model had nothing to write it from. */
 export interface Draft {
+  id: string | null;
   text: string;
   citations: Citation[];
   notice: string | null;
@@ -366,6 +373,14 @@ export interface Draft {
 
 /** How a draft is written again. */
 export type DraftChange = "shorter" | "friendlier";
+
+/** What a user made of a draft. */
+export interface DraftInUse {
+  /** The draft as the user changed it, with its citations. */
+  text: string;
+  /** What the user did with it. */
+  used_as: DraftUse;
+}
 
 /** What a draft is written from. */
 export interface DraftToWrite {
@@ -379,7 +394,12 @@ export interface DraftToWrite {
   draft?: string;
   /** How to change the draft; default: write a new one. */
   change?: DraftChange | null;
+  /** Send the draft as server-sent events while it is written: `draft` with its id and what it may cite, `text`, and at the end `end` with the whole draft, or `error`. Disconnecting stops it. */
+  stream?: boolean;
 }
+
+/** What a user did with a draft. */
+export type DraftUse = "copied" | "inserted";
 
 /** The edited message. */
 export interface EditedMessage {
@@ -450,6 +470,7 @@ export interface Exchange {
   others: ExchangeMessage[];
   after: ExchangeMessage[];
   has_earlier: boolean;
+  drafts: UsedDraft[];
 }
 
 /** A message shown with a reply under review. */
@@ -728,6 +749,16 @@ export interface NewCollection {
   everyone?: boolean;
 }
 
+/** A conversation that begins without a message, such as with a draft of a reply. */
+export interface NewConversation {
+  /** What it is about: its title is made from this. */
+  text?: string;
+  /** Its settings; default: the server's. */
+  settings?: ChatSettings | null;
+  /** Keep it in memory only, until the server ends at the latest. */
+  temporary?: boolean;
+}
+
 /** An API key to create. */
 export interface NewKey {
   /** Label of the key, such as the program's name. */
@@ -777,6 +808,11 @@ export interface ConversationSummaryPage {
 
 export interface ReviewItemPage {
   items: ReviewItem[];
+  next_cursor: string | null;
+}
+
+export interface UsedDraftPage {
+  items: UsedDraft[];
   next_cursor: string | null;
 }
 
@@ -1007,6 +1043,8 @@ export interface Template {
   recommended?: ChatSettings;
   /** Tool servers of mcp.json whose tools this prompt's chats are offered. */
   tools?: string[];
+  /** How many parameters a model needs for this prompt; default: any model will do. */
+  min_parameters?: number | null;
   /** The text, with {{ variables }}. */
   body: string;
 }
@@ -1156,6 +1194,23 @@ export interface UsageReport {
   days: Usage[];
 }
 
+/** A draft that was used, for a review. */
+export interface UsedDraft {
+  id: string;
+  conversation_id: string;
+  conversation_title: string;
+  user: string;
+  model: string;
+  message: string;
+  change: DraftChange | null;
+  created_at: string;
+  used_as: DraftUse;
+  used_at: string;
+  changes: WordChange[];
+  citations: Citation[];
+  withheld: string | null;
+}
+
 /** The role of an account. No role gives access to another user's conversations. */
 export type UserRole = "admin" | "agent" | "viewer";
 
@@ -1204,3 +1259,11 @@ export interface WantedModel {
   /** Load it as soon as it is here. The old model serves until then. */
   load?: boolean;
 }
+
+/** A run of words that both texts have, or only the first (removed), or only the second (added). */
+export interface WordChange {
+  kind: WordChangeKind;
+  text: string;
+}
+
+export type WordChangeKind = "same" | "removed" | "added";

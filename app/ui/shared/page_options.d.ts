@@ -29,6 +29,7 @@ export interface PromptOptions {
   description: string;
   text: string; // with the defaults of its variables
   variables: Variable[];
+  min_parameters: number | null; // how many the model needs; null: any model will do
   recommended: Partial<ChatSettings>;
 }
 
@@ -36,7 +37,7 @@ export interface PageOptions {
   accounts: boolean;
   user: { name: string | null; role: UserRole };
   retention_days: number | null;
-  model: { name: string; max_model_len: number; can_continue: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
+  model: { name: string; max_model_len: number; num_parameters: number; can_continue: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
   suggested_model: { name: string; title: string; size_mb: number; licence: string } | null; // while the guide is loaded
   parameters: ParameterOptions[];
   defaults: Record<string, number>;

@@ -144,6 +144,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/messages/{message_id}/feedback": {"rating": "down"},
     "/api/conversations/{conversation_id}": {"title": "taken"},
     "/api/conversations/{conversation_id}/draft": {"text": "Where is it?"},
+    "/api/conversations/{conversation_id}/drafts/{draft_id}": {"text": "It is there.", "used_as": "copied"},
 }
 #: There, admins see what was said, or what becomes of a person.
 FOR_THE_DESK = re.compile(r"/api/(desk|people|account)/")

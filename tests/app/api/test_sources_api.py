@@ -1,4 +1,4 @@
-"""Sources over HTTP with accounts: citations in events, messages and exports, drafts, and other users."""
+"""Sources over HTTP with accounts: citations in events, messages and exports, and other users."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import new_id
 from app.domain.roles import UserRole
 from app.store.desk.review import WITHHELD
-from app.turns.drafts import CUT_OFF, MODEL_TOO_SMALL
-from app.turns.written_replies import NOTHING_FOUND
-from engine import FinishReason, StructureKind
 from testing.knowledge import ScriptedSearch, passage
 from tests.app.api.test_tool_doors import events
 from tests.app.desk import Desk, desk
@@ -109,63 +105,6 @@ async def test_nothing_reaches_a_user_without_the_right(
             assert (WITHHELD in reviewed.text) == (other is cyd)
         assert SECRET not in (await other.get("/api/export")).text
     assert SECRET not in caplog.text
-
-
-async def test_a_draft_is_written_from_message_notes_and_sources(here: Desk, search: ScriptedSearch) -> None:
-    ben, engine = here.clients["ben"], here.live.engine
-    ref = await ask(here)
-    address = f"/api/conversations/{ref['conversation_id']}/draft"
-    engine.say("Dear Eve, ", "it is 4711 [1]. ")
-    first = await ben.post(address, json={"text": "What is it?", "notes": "Her name is Eve."})
-    assert first.status_code == 200, first.text
-    text = "Dear Eve, it is 4711 [1]."
-    assert first.json() == {"text": text, "citations": [CITED], "notice": None}
-    messages, params = engine.calls[-1]
-    assert [message["role"] for message in messages] == ["system", "user"]
-    assert messages[0]["content"].startswith("You write messages to customers")
-    assert messages[1]["content"].endswith("What is it?\n\nNotes of a colleague:\n\nHer name is Eve.")
-    assert SECRET in messages[1]["content"]
-    assert params is not None
-    assert params.structured is not None
-    assert params.structured.kind is StructureKind.REGEX
-    for change, word in (("shorter", "half as long"), ("friendlier", "warmer")):
-        engine.say("4711 [1].", finish_reason=FinishReason.LENGTH)
-        changed = await ben.post(address, json={"text": "What is it?", "draft": text, "change": change})
-        assert changed.json() == {"text": "4711 [1].", "citations": [CITED], "notice": CUT_OFF}
-        assert [message["content"] for message in engine.calls[-1][0][2:-1]] == [text]
-        assert word in engine.calls[-1][0][-1]["content"]
-    view = (await ben.get(f"/api/conversations/{ref['conversation_id']}")).json()
-    assert [message["content"] for message in view["messages"]] == ["Code?", "It is 4711 [1]."]  # as before
-
-
-async def test_a_draft_that_cannot_be_written_says_why(here: Desk, search: ScriptedSearch) -> None:
-    ben, engine = here.clients["ben"], here.live.engine
-    ref = await ask(here)
-    address, calls = f"/api/conversations/{ref['conversation_id']}/draft", len(engine.calls)
-    for body, status in (
-        ({"text": " "}, 422),
-        ({"text": "Hi", "change": "shorter"}, 422),
-        ({"text": "Hi", "change": "longer"}, 422),
-        ({"text": "x" * 200_001}, 422),
-        ({"text": "Hi", "collections": [new_id()]}, 404),
-    ):
-        assert (await ben.post(address, json=body)).status_code == status, body
-    search.found = []
-    assert (await ben.post(address, json={"text": "Hi"})).json()["notice"] == NOTHING_FOUND
-    search.found = [passage(SECRET)]
-    engine._info = replace(engine.info, num_parameters=1000)
-    assert (await ben.post(address, json={"text": "Hi"})).json()["notice"] == MODEL_TOO_SMALL
-    assert len(engine.calls) == calls
-    assert (await ben.post(address, json={"text": "Hi", "collections": []})).json()["citations"] == []
-
-
-async def test_who_may_write_drafts(here: Desk, search: ScriptedSearch) -> None:
-    ref = await ask(here)
-    address = f"/api/conversations/{ref['conversation_id']}/draft"
-    assert (await here.clients["ada"].post(address, json={"text": "Hi"})).status_code == 404  # another user's
-    assert (await here.clients["cyd"].post(address, json={"text": "Hi"})).status_code == 403  # a viewer
-    async with here.client() as nobody:
-        assert (await nobody.post(address, json={"text": "Hi"})).status_code == 401
 
 
 async def test_who_sees_questions_that_found_nothing(here: Desk, search: ScriptedSearch) -> None:

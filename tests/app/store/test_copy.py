@@ -21,7 +21,7 @@ from app.cli import main
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.errors import MaintenanceError, StartupError
 from app.store.db.database import Database
-from app.store.db.desk_models import Feedback, Review, TemplateVersion
+from app.store.db.desk_models import Feedback, ReplyDraft, Review, TemplateVersion
 from app.store.db.knowledge_models import (
     KNOWLEDGE_COLLECTION_ID,
     Article,
@@ -64,7 +64,7 @@ NO_CONVERSATIONS = (
     *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
     *KNOWLEDGE,
 )
-TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review, Gap)
+TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review, Gap, ReplyDraft)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
 
@@ -176,6 +176,7 @@ def _add_people(session: Session, user_id: str) -> None:
                 description="…",
                 variables=[{"name": "x", "description": "ü", "default": None}],
                 recommended={"temperature": 0.1 + 0.2},
+                min_parameters=10**15 if version == 2 else None,
                 body="{{ x }}\n",
                 removed=version == 10,
                 author_id=user_id if version == 2 else None,
@@ -336,6 +337,21 @@ def _add_message(
                 conversation_id=conversation.id,
                 reviewer_id=LOCAL_USER_ID if position == 1 else None,
                 reviewed_at=BEGIN,
+            )
+        )
+        session.add(
+            ReplyDraft(
+                id=new_id(),
+                conversation_id=conversation.id,
+                message="né 🙂",
+                change=None,
+                model="m",
+                text="",
+                sources=(passage("né “"),) if position == 1 else None,
+                final_text="" if position == 1 else None,
+                used_as="copied" if position == 1 else None,
+                used_at=BEGIN if position == 1 else None,
+                created_at=BEGIN,
             )
         )
 

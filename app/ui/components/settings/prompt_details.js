@@ -1,6 +1,8 @@
-// Details of the selected system prompt: description, variables to fill in and recommended sampling.
+// Details of the selected system prompt: description, the size of model it needs, variables to fill in and recommended
+// sampling.
 
 import { make, uniqueId } from "../../shared/dom.js";
+import { sizeText } from "./prompt_size.js";
 
 /** @import { Variable } from "../../shared/api_types.js" */
 /** @import { ParameterOptions, PromptOptions } from "../../shared/page_options.js" */
@@ -37,10 +39,11 @@ export class PromptDetails {
    * @param {Record<string, string>} values  of its variables
    * @param {boolean} used  whether its recommended sampling is already in use
    * @param {ParameterOptions[]} parameters
+   * @param {string} warning  that the loaded model is too small for it; empty: it is not
    */
-  show(prompt, values, used, parameters) {
+  show(prompt, values, used, parameters, warning = "") {
     const { place } = this;
-    const key = JSON.stringify([prompt ?? null, used]);
+    const key = JSON.stringify([prompt ?? null, used, warning]);
     const focused = place.contains(document.activeElement) && document.activeElement?.tagName === "INPUT";
     if (key === this.#renderedKey && focused) return;
     this.#renderedKey = key;
@@ -50,7 +53,13 @@ export class PromptDetails {
     }
     const fields = prompt.variables.map((variable) => this.#field(variable, values));
     const wanted = Object.entries(prompt.recommended);
-    const parts = [make("p", { class: "dm-hint" }, prompt.description), ...fields];
+    const size = sizeText(prompt);
+    const parts = [
+      make("p", { class: "dm-hint" }, prompt.description),
+      warning || !size ? null : make("p", { class: "dm-hint dm-prompt-size" }, size),
+      warning ? make("p", { class: "dm-notice dm-prompt-size", role: "status" }, warning) : null,
+      ...fields,
+    ].filter((part) => part !== null);
     if (wanted.length) {
       const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use these");
       const text = make("p", { class: "dm-hint" }, `Recommended: ${wanted.map((each) => shown(each, parameters)).join(", ")}.`);

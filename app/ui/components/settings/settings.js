@@ -5,6 +5,7 @@ import { api } from "../../shared/api.js";
 import { debounce, storage, uniqueId, waitForElement } from "../../shared/dom.js";
 import { PendingChoice } from "./pending_choice.js";
 import { PromptDetails } from "./prompt_details.js";
+import { tooSmallText } from "./prompt_size.js";
 import { NO_PROMPT, OWN_TEXT, SettingsRules } from "./settings_rules.js";
 import { SettingsState } from "./settings_state.js";
 
@@ -33,6 +34,12 @@ export class Settings {
   #promptChoice = new PendingChoice("system prompt");
   /** @type {{key: string, text: string} | null} the selected prompt with its variables filled in */
   #filledPrompt = null;
+
+  /**
+   * Called with a sentence that the loaded model is too small for the chat's prompt; empty: it is not.
+   * @type {(sentence: string) => void}
+   */
+  onModelTooSmall = () => undefined;
 
   /** Resolves to why the listener in Python did not answer, as a sentence. */
   explain = async () => "The server did not answer. Try again.";
@@ -229,7 +236,9 @@ export class Settings {
     this.#showChanged();
     const prompt = this.#prompt(this.value.system_prompt_name);
     const used = this.rules.usesRecommended(this.value, prompt);
-    this.promptDetails.show(prompt, this.value.system_prompt_variables, used, this.options.parameters);
+    const warning = this.options.model.is_loading ? "" : tooSmallText(prompt, this.options.model);
+    this.promptDetails.show(prompt, this.value.system_prompt_variables, used, this.options.parameters, warning);
+    this.onModelTooSmall(warning);
     if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 

@@ -150,6 +150,7 @@ class Page {
         this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
     settings.explain = () => this.#explainFailure();
+    if (options.user.role !== "viewer") settings.onModelTooSmall = (sentence) => this.composer.showNote(sentence);
     register("settings", settings);
     return settings;
   }

@@ -54,6 +54,8 @@ export class Editor {
       input.value = fields.recommended[name];
       return { name, label, input };
     });
+    this.size = make("input", { type: "number", step: "any", min: "0" });
+    this.size.value = fields.size;
     this.tools = this.#toolChoices(fields.tools);
     this.status = make("div", { class: "dk-said-by-editor", role: "status" });
     this.preview = make("div", { class: "dm-card dk-preview", hidden: true });
@@ -67,7 +69,7 @@ export class Editor {
       this.variables,
       this.readOnly ? null : button("Add a variable", () => this.#addVariable(blank).focus()),
       field("Text", this.body, KINDS[kind].bodyHint),
-      ...(kind === "prompt" ? [...this.#samplingFields(), ...this.#toolFields()] : []),
+      ...(kind === "prompt" ? [...this.#samplingFields(), ...this.#sizeFields(), ...this.#toolFields()] : []),
       make("div", { class: "dm-buttons" }, ...this.#buttons()),
       this.status,
       this.preview,
@@ -83,6 +85,13 @@ export class Editor {
       make("h3", {}, "Recommended sampling"),
       make("p", { class: "dm-hint" }, "Shown to users who choose the prompt. An empty field leaves the value to the model."),
       make("div", { class: "dk-sampling" }, ...this.sampling.map(({ label, input }) => field(label, input))),
+    ];
+  }
+
+  #sizeFields() {
+    return [
+      make("h3", {}, "Size of the model"),
+      field("At least (billions of parameters)", this.size, "Users of a smaller model are told that it is too small for this prompt. An empty field: any model will do."),
     ];
   }
 
@@ -146,6 +155,7 @@ export class Editor {
       variables: this.#rows.map(({ inputs, saved }) => ({ name: inputs.name.value, description: inputs.description.value, default: inputs.default.value, saved })),
       recommended: Object.fromEntries(this.sampling.map(({ name, input }) => [name, input.value])),
       tools: this.tools.filter(({ input }) => input.checked).map(({ name }) => name),
+      size: this.size.value,
       body: this.body.value,
     };
     return templateOf(fields, this.templates.kind, this.saved?.template.recommended);

@@ -17,20 +17,24 @@
  * @property {VariableFields[]} variables
  * @property {Record<string, string>} recommended
  * @property {string[]} tools  names of tool servers
+ * @property {string} size  of the model it needs, in billions of parameters; "": any
  * @property {string} body
  */
 
 const MAX_NAME_CHARS = 64;
 
+/** Parameters of a model in the unit of the field. */
+const BILLION = 1e9;
+
 /** @type {Template} */
-export const EMPTY = { title: "", description: "", variables: [], recommended: {}, tools: [], body: "" };
+export const EMPTY = { title: "", description: "", variables: [], recommended: {}, tools: [], min_parameters: null, body: "" };
 
 /**
  * @param {Template} template
  * @param {string[]} parameters  those that have a field
  * @returns {TemplateFields}
  */
-export function fieldsOf({ title, description, variables = [], recommended = {}, tools = [], body }, parameters) {
+export function fieldsOf({ title, description, variables = [], recommended = {}, tools = [], min_parameters: needed = null, body }, parameters) {
   /** @type {Record<string, unknown>} */
   const values = { ...recommended };
   return {
@@ -39,6 +43,7 @@ export function fieldsOf({ title, description, variables = [], recommended = {},
     variables: variables.map(({ name, description: about, default: value = null }) => ({ name, description: about, default: value ?? "", saved: value })),
     recommended: Object.fromEntries(parameters.map((name) => [name, String(values[name] ?? "")])),
     tools,
+    size: needed === null ? "" : String(needed / BILLION),
     body,
   };
 }
@@ -49,7 +54,7 @@ export function fieldsOf({ title, description, variables = [], recommended = {},
  * @param {ChatSettings} [saved]  the recommended settings as they were: those without a field stay
  * @returns {Template}
  */
-export function templateOf({ title, description, variables, recommended, tools, body }, kind, saved = {}) {
+export function templateOf({ title, description, variables, recommended, tools, size, body }, kind, saved = {}) {
   const withoutField = Object.entries(saved).filter(([name]) => !Object.hasOwn(recommended, name));
   const chosen = Object.entries(recommended).flatMap(([name, text]) => (text === "" ? [] : [[name, Number(text)]]));
   return {
@@ -63,6 +68,7 @@ export function templateOf({ title, description, variables, recommended, tools, 
     })),
     recommended: kind === "prompt" ? Object.fromEntries([...withoutField, ...chosen]) : {},
     tools: kind === "prompt" ? tools : [],
+    min_parameters: kind === "prompt" && size !== "" ? Math.round(Number(size) * BILLION) : null,
     body,
   };
 }
