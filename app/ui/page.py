@@ -69,6 +69,7 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                 )
                 Composer(
                     canned=[],
+                    drafts=True,
                     canned_empty="There are no canned replies yet. Admins can add them at /desk.",
                     elem_id="dm-composer",
                 )

@@ -18,6 +18,7 @@ STYLES = (
     "components/chat/chat.css",
     "components/chat/feedback.css",
     "components/composer/composer.css",
+    "pages/chat/draft_panel.css",
     "components/settings/settings.css",
     "components/model/model.css",
     "components/model_menu/model_menu.css",

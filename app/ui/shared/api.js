@@ -45,13 +45,46 @@ async function send(path, options) {
   } catch {
     throw new ApiError("Deskmate cannot be reached. Check that it is running, then try again.", 0, "unreachable");
   }
-  if (!response.ok) {
-    const answer = await response.json().catch(() => null);
-    if (response.status === 401 && answer?.error?.code === "not_signed_in") signInAgain();
-    const message = answer?.error?.message ?? `The server answered with an error (${response.status}). Try again.`;
-    throw new ApiError(withLabels(message), response.status, answer?.error?.code ?? "unknown");
-  }
+  if (!response.ok) throw await refusal(response);
   return response.status === 204 ? null : response.json();
+}
+
+/** The error of a response that is none of success. @param {Response} response */
+async function refusal(response) {
+  const answer = await response.json().catch(() => null);
+  if (response.status === 401 && answer?.error?.code === "not_signed_in") signInAgain();
+  const message = answer?.error?.message ?? `The server answered with an error (${response.status}). Try again.`;
+  return new ApiError(withLabels(message), response.status, answer?.error?.code ?? "unknown");
+}
+
+/**
+ * Sends JSON and calls `onEvent` for each server-sent event of the response. Resolves once the stream has ended.
+ * @param {string} path
+ * @param {unknown} body
+ * @param {AbortSignal} signal
+ * @param {(name: string, data: any) => void} onEvent
+ */
+async function stream(path, body, signal, onEvent) {
+  const lost = () => new ApiError("The connection to Deskmate was lost. Check that it is running, then try again.", 0, "unreachable");
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+  const response = await fetch(path, options).catch((error) => {
+    throw signal.aborted ? error : lost();
+  });
+  if (!response.ok || !response.body) throw await refusal(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch((error) => {
+      throw signal.aborted ? error : lost();
+    });
+    const parts = (rest + (value ?? "")).split("\n\n");
+    rest = parts.pop() ?? "";
+    for (const part of parts) {
+      const [, name = "", data = ""] = /^event: (.*)\ndata: (.*)$/.exec(part) ?? [];
+      if (name !== "") onEvent(name, JSON.parse(data)); // the others are pings
+    }
+    if (done) return;
+  }
 }
 
 // While the user signs out, 401 responses to other requests must not redirect to /sign-in?next=...
@@ -97,6 +130,12 @@ const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
 /** @param {string} id */
 const documentPath = (id) => `/api/kb/documents/${encodeURIComponent(id)}`;
+
+/**
+ * What comes while a draft is written.
+ * @typedef {{name: "draft", data: {id: string, sources: Types.Citation[]}} | {name: "text", data: {text: string}} |
+ *   {name: "end", data: Types.Draft}} ReplyDraftEvent
+ */
 
 /**
  * Options of another reply to the same message.
@@ -151,6 +190,26 @@ export const api = {
   rate: (id, feedback) => request("PUT", messagePath(id, "feedback"), feedback),
   /** @param {string} id */
   unrate: (id) => request("DELETE", messagePath(id, "feedback")),
+  /** @param {Types.NewConversation} conversation @returns {Promise<Types.CreatedConversation>} */
+  createConversation: (conversation) => request("POST", "/api/conversations", conversation),
+  /**
+   * Writes a draft of a reply to a customer. Resolves once it has ended; rejects with an ApiError if it failed.
+   * @param {string} id  of the conversation
+   * @param {Types.DraftToWrite} wanted
+   * @param {AbortSignal} signal  stops it
+   * @param {(event: ReplyDraftEvent) => void} onEvent
+   */
+  writeDraft: async (id, wanted, signal, onEvent) => {
+    let hasEnded = false;
+    await stream(`${conversationPath(id)}/draft`, wanted, signal, (name, data) => {
+      if (name === "error") throw new ApiError(withLabels(data.message), data.status, data.code);
+      hasEnded ||= name === "end";
+      onEvent(/** @type {ReplyDraftEvent} */ ({ name, data }));
+    });
+    if (!hasEnded) throw new ApiError("The server stopped while it wrote the draft. Try again.", 0, "unreachable");
+  },
+  /** @param {string} id  of the conversation @param {string} draft  its id @param {Types.DraftInUse} used */
+  useDraft: (id, draft, used) => request("PUT", `${conversationPath(id)}/drafts/${encodeURIComponent(draft)}`, used),
   /** @returns {Promise<Types.CannedReply[]>} */
   listCanned: () => request("GET", "/api/canned"),
   /** @param {string} name @param {Record<string, string>} values @returns {Promise<Types.RenderedText>} */

@@ -1,15 +1,19 @@
-// Canned replies: a searchable list and a form for the variables; inserts the text into the message box.
+// Canned replies: a searchable list and a form for the variables; inserts the text into the message box. The list has
+// commands, too.
 
 import { make, uniqueId } from "../../shared/dom.js";
 import { fits } from "./canned_text.js";
 
 /** @typedef {import("./canned_text.js").CannedReply} CannedReply */
 
+/** @typedef {import("./commands.js").Command} Command */
+
 /**
  * @typedef {object} Host  the message box
  * @property {() => Promise<CannedReply[]>} list  loads the canned replies
  * @property {(reply: CannedReply, values: Record<string, string>) => Promise<string | null>} fill
  *   resolves to the text of a reply, or null if there is nothing to insert
+ * @property {() => Command[]} commands  what the list offers besides
  * @property {() => string} emptyMessage  what the list says without canned replies
  * @property {(text: string) => void} insert  inserts into the message box
  * @property {(error: Error) => void} onError
@@ -73,7 +77,7 @@ export class CannedReplies {
     const note = make("p", { class: "dm-hint dm-canned-note", role: "status" });
     const close = make("button", { type: "button", class: "dm-icon-button", "aria-label": "Close", onclick: () => dialog.close() }, make("span", { class: "dm-icon dm-icon-close", "aria-hidden": "true" }));
     const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note));
-    /** @type {CannedReply | null} */
+    /** @type {CannedReply | Command | null} */
     let chosen = null;
     let at = 0;
     /** @param {number} to */
@@ -87,17 +91,13 @@ export class CannedReplies {
         marked.scrollIntoView({ block: "nearest" });
       } else search.removeAttribute("aria-activedescendant");
     };
-    /** @param {CannedReply} reply */
+    /** @param {CannedReply | Command} reply */
     const choose = (reply) => {
       chosen = reply;
       dialog.close();
     };
     const draw = () => {
-      if (replies === null) {
-        note.textContent = sentence;
-        return;
-      }
-      const found = replies.filter((reply) => fits(reply, search.value.trim()));
+      const found = [...this.host.commands(), ...(replies ?? [])].filter((entry) => fits(entry, search.value.trim()));
       list.replaceChildren(
         ...found.map((reply, index) =>
           make(
@@ -108,7 +108,8 @@ export class CannedReplies {
           ),
         ),
       );
-      if (replies.length === 0) note.textContent = this.host.emptyMessage();
+      if (replies === null) note.textContent = sentence;
+      else if (replies.length === 0) note.textContent = this.host.emptyMessage();
       else note.textContent = found.length === 0 ? "No matching canned replies." : "";
       mark(0);
     };
@@ -128,7 +129,8 @@ export class CannedReplies {
     dialog.addEventListener("close", () => {
       dialog.remove();
       this.#show = null;
-      if (chosen) this.#use(chosen);
+      if (chosen && "run" in chosen) chosen.run();
+      else if (chosen) this.#use(chosen);
       else this.host.onCancel(typed ? `/${search.value}` : "");
     });
     document.body.append(dialog);

@@ -3,6 +3,7 @@
 import { Component } from "../../shared/component.js";
 import { CannedReplies } from "./canned.js";
 import { filledIn } from "./canned_text.js";
+import { commandIn } from "./commands.js";
 import { readDraft, withoutSent, writeDraft } from "./drafts.js";
 
 const REPLY_IN_PROGRESS = "A reply is still being written. Wait for it, or press Esc to stop it.";
@@ -13,6 +14,11 @@ export class Composer extends Component {
   #isReplying = false;
   /** @type {string | null} the user's last message, which ArrowUp brings back */
   lastMessage = null;
+  /**
+   * Takes a canned reply in place of the box. Returns whether it did.
+   * @type {(text: string) => boolean}
+   */
+  insertElsewhere = () => false;
 
   /** @param {import("../../shared/component.js").Context} context */
   constructor(context) {
@@ -28,12 +34,18 @@ export class Composer extends Component {
     this.stopButton = this.find(".dm-stop");
     /** @type {HTMLButtonElement} */
     this.cannedButton = this.find(".dm-canned-open");
+    /** @type {HTMLButtonElement} */
+    this.draftButton = this.find(".dm-draft-open");
+    this.draftButton.addEventListener("click", () => this.#draft());
     const { textarea } = this;
     this.canned = new CannedReplies(this.cannedButton, {
       list: () => this.#listCanned(),
       fill: (reply, values) => this.#fillCanned(reply, values),
+      commands: () => this.#commands,
       emptyMessage: () => this.props.canned_empty,
-      insert: (text) => this.insert(text),
+      insert: (text) => {
+        if (!this.insertElsewhere(text)) this.insert(text);
+      },
       onError: (error) => this.#fail(error),
       onCancel: (typed) => (typed === "" ? this.focus() : this.insert(typed)),
     });
@@ -53,7 +65,7 @@ export class Composer extends Component {
   #watchProps() {
     const { props } = this;
     if (this.text !== "" && !props.value) props.value = this.text; // typed before this script was loaded
-    const described = ["placeholder", "submit_label", "stop_label", "hint", "note", "max_length", "interactive", "canned"];
+    const described = ["placeholder", "submit_label", "stop_label", "hint", "note", "max_length", "interactive", "canned", "drafts"];
     const describe = () => {
       this.textarea.placeholder = props.placeholder;
       this.sendButton.textContent = props.submit_label;
@@ -62,8 +74,9 @@ export class Composer extends Component {
       this.showNote(props.note);
       if (props.max_length) this.textarea.maxLength = props.max_length;
       else this.textarea.removeAttribute("maxlength");
-      for (const control of [this.textarea, this.sendButton, this.cannedButton]) control.disabled = !props.interactive;
+      for (const control of [this.textarea, this.sendButton, this.cannedButton, this.draftButton]) control.disabled = !props.interactive;
       this.cannedButton.hidden = !props.canned;
+      this.draftButton.hidden = !props.drafts;
       if (props.canned) this.canned.renew(props.canned);
     };
     const remember = () => {
@@ -106,9 +119,26 @@ export class Composer extends Component {
     }
   }
 
+  /** @returns {import("./commands.js").Command[]} */
+  get #commands() {
+    if (!this.props.drafts) return [];
+    return [{ name: "draft", title: "Draft a reply", description: "Writes a reply to the customer’s message, to edit and copy", run: () => this.#draft() }];
+  }
+
+  // The text stays in the box: the draft is written from it.
+  #draft() {
+    this.emit("draft", { text: this.text });
+  }
+
   #submit() {
     if (this.#isReplying) {
       this.warnReplyInProgress();
+      return;
+    }
+    const command = commandIn(this.text, this.#commands);
+    if (command) {
+      this.#set("");
+      command.run();
       return;
     }
     this.props.value = this.text;

@@ -29,6 +29,7 @@ class Composer(FileComponent):
             "while `replying`.",
         ),
         quiet_event("stop", "A user wants to stop the reply. Raised while `replying` only. No data."),
+        quiet_event("draft", "A user wants a draft of a reply to the customer's message. Data: `text`, of the box."),
         quiet_event("canned_open", "A user opened the list of canned replies, which a listener may renew. No data."),
         quiet_event(
             "canned_fill",
@@ -46,6 +47,7 @@ class Composer(FileComponent):
         stop_label: str = "Stop",
         hint: str = "Press Enter to send, Shift+Enter for a new line, Esc to stop a reply.",
         canned: Sequence[CannedReply] | None = None,
+        drafts: bool = False,
         canned_empty: str = "There are no canned replies yet.",
         max_length: int | None = None,
         last_message: str | None = None,
@@ -65,6 +67,7 @@ class Composer(FileComponent):
             stop_label: text of the button that stops a reply.
             hint: text below the box.
             canned: canned replies to choose from, by a button or by "/" in the empty box. None: no button.
+            drafts: offer to draft a reply to a customer, by a button and, with ``canned``, by "/draft".
             canned_empty: what the list says if ``canned`` is empty.
             max_length: maximum length of the text, in UTF-16 code units. None: no limit.
             last_message: the text that the arrow key up brings back into the empty box.
@@ -89,6 +92,7 @@ class Composer(FileComponent):
             stop_label=stop_label,
             hint=hint,
             canned=validate_canned(canned),
+            drafts=drafts,
             canned_empty=canned_empty,
             max_length=max_length,
             last_message=last_message,

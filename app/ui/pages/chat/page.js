@@ -16,6 +16,7 @@ import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
 import { openSource } from "./source_viewer.js";
 import { SourcesSign } from "./sources_sign.js";
+import { ReplyDrafts } from "./reply_drafts.js";
 import { Toast } from "./toast.js";
 import { Turns } from "./turns.js";
 
@@ -97,6 +98,7 @@ class Page {
         reportError: (error) => this.reportError(error),
       },
     );
+    this.drafts = this.#makeDrafts(welcome);
     setUpAccountMenu(header, options, (error) => this.reportError(error));
     this.#handle(components);
     this.#describeModel();
@@ -176,7 +178,10 @@ class Page {
       onSelect: (id, messageId) => this.navigate(id, { at: messageId }),
       onListed: (items) => this.navigation.onListed(items),
       onRenamed: (id, title) => this.navigation.onRenamed(id, title),
-      onDeleted: (id) => this.navigation.onDeleted(id),
+      onDeleted: (id) => {
+        this.drafts.forget(id);
+        this.navigation.onDeleted(id);
+      },
       onStatus: (text) => this.toast.show(text),
       onError: (error) => this.reportError(error),
       onListFailed: (error) => {
@@ -195,7 +200,10 @@ class Page {
         branch: (id) => this.commands.branch(id),
         deleteMessage: (id) => this.commands.delete(id),
         warnReplyInProgress: () => this.composer.warnReplyInProgress(),
-        onConversationShown: (conversation, how) => this.navigation.onConversationShown(conversation, how),
+        onConversationShown: (conversation, how) => {
+          this.navigation.onConversationShown(conversation, how);
+          if (!how?.again) this.drafts.use(conversation?.id ?? null);
+        },
         onConversationMissing: () => this.navigation.onConversationMissing(),
         setReplying: (active) => this.#setReplying(active),
         setConnected: (connected) => this.#setConnected(connected),
@@ -203,6 +211,41 @@ class Page {
       },
       chat,
     );
+  }
+
+  /** @param {Chat["welcome"]} welcome */
+  #makeDrafts(welcome) {
+    const { composer, settings, openConversation } = this;
+    const drafts = new ReplyDrafts(composer, {
+      lastMessage: () => composer.lastMessage,
+      collections: () => this.options.collections.filter(({ id }) => settings.value.collections.includes(id)).map(({ name }) => name),
+      notify: (text) => this.toast.show(text),
+      prepare: async (id, text, onCreated) => {
+        await settings.pendingChoice();
+        const carried = settings.settingsForTurn();
+        try {
+          if (id !== null) {
+            if (carried !== null) await api.changeConversation(id, { settings: carried });
+            if (openConversation.conversationId === id) settings.onTurnAccepted(id, carried);
+            return id;
+          }
+          const { conversation_id: created } = await api.createConversation({ text, settings: carried, temporary: welcome.temporary });
+          onCreated(created);
+          if (openConversation.targetConversationId === null) {
+            settings.onTurnAccepted(created, carried);
+            composer.keepDraftFor(created);
+            await this.navigation.navigate(created, { from: null });
+          }
+          this.refreshSoon();
+          return created;
+        } catch (error) {
+          settings.onTurnRefused();
+          throw error;
+        }
+      },
+    });
+    composer.element.prepend(drafts.panel.element);
+    return drafts;
   }
 
   /** Handles the components' events. @param {Components} components */
@@ -217,6 +260,7 @@ class Page {
     composer.handle({
       submit: () => this.turns.send(),
       stop: () => this.turns.stop(),
+      draft: () => this.drafts.open(),
       canned_open: () => api.listCanned(),
       canned_fill: ({ name, values }) => api.fillCanned(name, values),
       error: (error) => this.reportError(error),
