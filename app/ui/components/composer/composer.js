@@ -271,7 +271,7 @@ export class Composer extends Component {
     const now = document.activeElement;
     // The clicked list row may have been rebuilt since: compare its link.
     const again = now instanceof HTMLAnchorElement && before instanceof HTMLAnchorElement && now.href === before.href;
-    if (now === null || now === document.body || now === before || again || this.element.contains(now)) this.focus();
+    if (now === null || now === document.body || now === before || again || this.textarea.parentElement?.contains(now)) this.focus();
   }
 
   /** @param {string} message  empty: hides the alert */

@@ -17,7 +17,7 @@ import { citedIn } from "./draft_text.js";
  * @property {() => unknown} changed  the user changed the message, the notes or the text
  */
 
-const FROM = { box: "from the message box", chat: "your last message in this chat", panel: "written here" };
+const FROM = { box: "Customer’s message, from the box below", chat: "Customer’s message, your last one in this chat", panel: "Customer’s message" };
 const EXCERPT_CHARS = 80;
 
 export class DraftPanel {
@@ -37,22 +37,22 @@ export class DraftPanel {
     this.about = make(
       "details",
       { class: "dm-draft-about" },
-      make("summary", {}, make("span", {}, "Customer’s message"), this.origin),
+      make("summary", {}, this.origin),
       make("div", { class: "dm-field" }, make("label", { class: "dm-label", for: this.message.id }, "Customer’s message"), this.message),
       make("div", { class: "dm-field" }, make("label", { class: "dm-label", for: this.notes.id }, "Notes on the case (the customer doesn’t see them)"), this.notes),
       (this.rests = make("p", { class: "dm-hint" })),
     );
     this.text = make("textarea", { class: "dm-input dm-draft-text", rows: "6", dir: "auto", "aria-label": "Draft" });
     this.status = make("p", { class: "dm-hint dm-draft-status", role: "status" });
-    this.notice = make("p", { class: "dm-notice" });
+    this.notice = make("p", { class: "dm-notice", role: "status" });
     this.alert = make("p", { class: "dm-alert", role: "alert" });
     this.citations = new Citations();
     this.previous = iconButton("previous", "Previous draft", () => host.step(-1));
     this.next = iconButton("next", "Next draft", () => host.step(1));
     this.place = make("span", { "aria-hidden": "true" });
     this.versions = make("span", { class: "dm-versions", role: "group" }, this.previous, this.place, this.next);
-    this.copyButton = button("Copy reply", () => host.copy(false), { class: "dm-button dm-small dm-primary", title: "Without the numbers of its sources, for the customer" });
-    this.copySourcesButton = button("Copy with sources", () => host.copy(true), { title: "With the numbers and a list of the sources, for a colleague" });
+    this.copyButton = button("Copy reply", () => host.copy(false), { class: "dm-button dm-small dm-primary", title: "Copies it without the numbers of its sources, for the customer" });
+    this.copySourcesButton = button("With sources", () => host.copy(true), { "aria-label": "Copy with sources", title: "Copies it with the numbers and a list of the sources, for a colleague" });
     this.insertButton = button("Insert", () => host.insert(), { title: "Puts the reply into the message box. Nothing is sent." });
     this.shorter = button("Shorter", () => host.write("shorter"));
     this.friendlier = button("Friendlier", () => host.write("friendlier"));
@@ -99,12 +99,12 @@ export class DraftPanel {
    * @param {string} [shown.rests]  the collections that it rests on
    */
   show(state, { status = "", error = "", rests = this.rests.textContent ?? "" } = {}) {
-    const other = this.#state !== state;
+    const opens = this.#state !== state || (state.isOpen && this.element.hidden);
     this.#state = state;
     this.element.hidden = !state.isOpen;
     set(this.message, state.message);
     set(this.notes, state.notes);
-    if (other) this.about.open = state.message.trim() === "";
+    if (opens) this.about.open = state.message.trim() === "";
     this.#showOrigin();
     this.rests.textContent = rests;
     const { version, versions, at } = state;
@@ -159,7 +159,7 @@ export class DraftPanel {
     const { message, from } = /** @type {DraftState} */ (this.#state);
     const line = message.trim().replace(/\s+/g, " ");
     const excerpt = line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
-    this.origin.textContent = line === "" ? "none yet: paste it here" : `“${excerpt}”, ${FROM[from]}`;
+    this.origin.textContent = line === "" ? "Customer’s message: none yet, paste it here" : `${FROM[from]}: “${excerpt}”`;
   }
 
   #showSources() {

@@ -2,7 +2,7 @@
 // used. Nothing here sends a message to the model's chat.
 
 import { ApiError, api, errorMessage } from "../../shared/api.js";
-import { announce, debounce } from "../../shared/dom.js";
+import { debounce } from "../../shared/dom.js";
 import { DraftPanel } from "./draft_panel.js";
 import { DraftState } from "./draft_state.js";
 import { withSourceList, withoutCitations } from "./draft_text.js";
@@ -84,9 +84,9 @@ export class ReplyDrafts {
     state.isOpen = true;
     this.#show();
     state.save();
-    this.panel.focus();
-    if (isNew && found !== "") return this.write(null);
-    return undefined;
+    const written = isNew && found !== "" ? this.write(null) : undefined;
+    this.panel.focus(); // on the text, which there is by now
+    return written;
   }
 
   close() {
@@ -206,7 +206,6 @@ export class ReplyDrafts {
     state.save();
     if (state !== this.#state) return;
     this.#show({ status, error });
-    if (status === "" && version.notice !== "") announce(version.notice);
   }
 
   /** @param {{status?: string, error?: string}} shown */

@@ -7,6 +7,7 @@ import { moment } from "../../shared/formats.js";
 import { button, DayRange, field, latest } from "./controls.js";
 import { zone } from "./days.js";
 import { isAdmin, problem, register } from "./desk.js";
+import { draftBlock, UsedDrafts } from "./used_drafts.js";
 
 /** @import { Exchange, ExchangeMessage, GivenOpinion, ReviewItem, ReviewItemPage, Viewer } from "../../shared/api_types.js" */
 
@@ -48,7 +49,7 @@ function messageBlock(who, text, { mark = false, note = "", reasoning = "" } = {
 const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "stopped" };
 
 /** @param {Exchange} shown */
-export function exchange({ item, before, reply, others, after, has_earlier }) {
+export function exchange({ item, before, reply, others, after, has_earlier, drafts = [] }) {
   /** @param {ExchangeMessage} message @param {{mark?: boolean, note?: string}} extra */
   const one = (message, extra = {}) =>
     messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", reasoning: message.reasoning, ...extra });
@@ -57,6 +58,7 @@ export function exchange({ item, before, reply, others, after, has_earlier }) {
   parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
   for (const other of others) parts.push(one(other, { note: other.id > reply.id ? "later version" : "earlier version" }));
   if (after.length) parts.push(make("p", { class: "dm-hint" }, "Next messages"), ...after.map((message) => one(message)));
+  if (drafts.length) parts.push(make("p", { class: "dm-hint" }, "Drafts of replies to the customer that were used in this conversation"), ...drafts.map((draft) => draftBlock(draft)));
   return make("div", { class: "dk-exchange" }, ...parts);
 }
 
@@ -128,7 +130,8 @@ function show(place, viewer) {
   /** @type {string | null} */
   let cursor = null;
   const state = make("select", {}, ...STATES.map(([value, name]) => make("option", { value }, name)));
-  const range = new DayRange(() => load());
+  const drafts = new UsedDrafts();
+  const range = new DayRange(() => loadAll());
   state.addEventListener("change", () => load());
   const chips = Object.entries(FLAGS).map(([flag, name]) => {
     const chip = button(name, () => {
@@ -163,14 +166,18 @@ function show(place, viewer) {
       },
     );
   }
+  const loadAll = async () => {
+    await Promise.all([load(), drafts.load({ ...range.value, zone })]);
+  };
   place.append(
     make("p", { class: "dk-lead" }, "Replies that users disliked, and questions left unanswered: the reply failed, was interrupted, is empty, or was regenerated."),
     range.element,
     make("div", { class: "dk-filters", role: "group", "aria-label": "Reasons" }, ...chips),
     list,
     more,
+    drafts.element,
   );
-  return load();
+  return loadAll();
 }
 
 register({ id: "review", title: "Review", roles: ["admin", "viewer"], show });
