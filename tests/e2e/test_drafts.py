@@ -55,7 +55,9 @@ def test_a_draft_is_written_changed_used_and_reviewed(
     expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
     expect(text(page)).to_have_value("It lasts 31 months [1].")
     expect(text(page)).to_be_focused()  # in the new conversation, too
-    expect(panel(page).locator(".dm-citation")).to_have_text(["[1]Warranty of the Kestrel kettleHow long it lasts"])
+    expect(panel(page).locator(".dm-citation summary")).to_have_text(
+        ["[1]Warranty of the Kestrel kettleHow long it lasts"]
+    )
     assert chat.users.count() == 0  # nothing was sent
     elsewhere.server.say(words("31 months [1]."))
     panel(page).get_by_role("button", name="Shorter").click()
