@@ -149,6 +149,11 @@ class AppSettings(BaseSettings):
     knowledge_min_score: float = Field(
         0.0, description="Passages with a lower score are not used. Scores depend on the way of searching."
     )
+    knowledge_synonyms: Path | None = Field(
+        None,
+        description="YAML file with a desk's own synonyms, such as `- [RMA, return]`, beside those in "
+        "prompts/knowledge/synonyms.yaml; default: none.",
+    )
     knowledge_min_parameters: int = Field(
         1_000_000_000,
         ge=0,
@@ -209,6 +214,7 @@ class AppSettings(BaseSettings):
         "public_url",
         "metrics_token",
         "knowledge_dir",
+        "knowledge_synonyms",
         "retention_days",
         "response_retention_days",
         "tokens_per_day",

@@ -19,9 +19,11 @@ from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.questions import Question, read_questions
 from app.knowledge.reranking import Reranker
 from app.models.folders import GUIDE
+from app.services.knowledge import search_thesaurus
 from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
+from app.store.knowledge.concepts import Thesaurus
 from app.store.knowledge.search import ChunkSearch
 from app.templates.files import read_knowledge_prompt
 from engine import ChatEngine, EngineSettings
@@ -66,7 +68,7 @@ async def evaluate(
         elif not settings.remote_url:  # the encoder alone
             settings = settings.model_copy(update={"model": str(GUIDE)})
         async with make_engine(settings, progress) if needs_encoder or rerank else nullcontext() as engine:
-            search = await _search(database, engine if needs_encoder else None, progress)
+            search = await _search(database, search_thesaurus(app), engine if needs_encoder else None, progress)
             collections = None if collection_id is None else [collection_id]
             outcomes: dict[str, list[Outcome]] = {}
             for one in ways:
@@ -101,14 +103,16 @@ def _reranked(engine: ChatEngine, find: Find, count: int) -> Find:
     return find_reranked
 
 
-async def _search(database: Database, engine: ChatEngine | None, progress: StageProgress) -> HybridSearch:
+async def _search(
+    database: Database, thesaurus: Thesaurus, engine: ChatEngine | None, progress: StageProgress
+) -> HybridSearch:
     """A search whose index has a vector of every chunk."""
     dense = DenseSearch(lambda: engine.encoder if engine else None, ChunkVectors(database), index_in(database))
     if engine is not None:
         progress("Encoding the chunks that have no vector", 0.0)
         while not await dense.catch_up():
             pass
-    return HybridSearch(ChunkSearch(database), dense)
+    return HybridSearch(ChunkSearch(database, thesaurus), dense)
 
 
 def _read(file: Path, half: str | None) -> list[Question]:

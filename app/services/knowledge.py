@@ -17,12 +17,14 @@ from app.knowledge.ingest import Ingest
 from app.knowledge.reranking import Reranker
 from app.knowledge.rewriting import QuestionRewriter
 from app.knowledge.search import KnowledgeSearch
+from app.knowledge.synonyms import read_thesaurus
 from app.models.folders import GUIDE
 from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.knowledge.articles import Articles
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.collections import Collections
+from app.store.knowledge.concepts import Thesaurus
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.gaps import GapRecords
 from app.store.knowledge.limits import KnowledgeLimits
@@ -30,10 +32,11 @@ from app.store.knowledge.marked_questions import MarkedQuestions
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from app.store.knowledge.stored_files import StoredFiles
-from app.templates.files import read_knowledge_prompt, read_sources_prompt
+from app.templates.files import PROMPTS, read_knowledge_prompt, read_sources_prompt
 from app.turns.sources import Sources
 from engine import ChatEngine
 
+SYNONYMS = PROMPTS / "knowledge" / "synonyms.yaml"
 TOKENIZER = GUIDE / "tokenizer.json"
 """Counts the tokens of chunks. It is always there, and the process that reads needs no engine."""
 
@@ -66,6 +69,16 @@ def make_sources(search: KnowledgeSearch, engine: ChatEngine, settings: AppSetti
     )
 
 
+def search_thesaurus(settings: AppSettings) -> Thesaurus:
+    """The synonyms that come with Deskmate, and the desk's own.
+
+    Raises:
+        StartupError: a file cannot be used.
+    """
+    own = settings.knowledge_synonyms
+    return read_thesaurus(SYNONYMS, *([own] if own else []))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
     """Collections, documents and their search."""
@@ -95,7 +108,7 @@ class Knowledge:
         return cls(
             collections=Collections(database),
             documents=documents,
-            search=KnowledgeSearch(HybridSearch(ChunkSearch(database), dense)),
+            search=KnowledgeSearch(HybridSearch(ChunkSearch(database, search_thesaurus(settings)), dense)),
             articles=(articles := Articles(database)),
             publishing=Publishing(articles, documents),
             questions=MarkedQuestions(database),

@@ -135,6 +135,9 @@ class Chunk(Base):
     indexed: Mapped[bool] = mapped_column(default=False, server_default=false(), comment="Words can find it.")
     vector: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True, comment="float16, little-endian.")
     vector_of: Mapped[str | None] = mapped_column(String(64), comment="Fingerprint of the vector's encoder.")
+    passages: Mapped[bytes | None] = mapped_column(
+        LargeBinary, deferred=True, comment="Vectors of its passages, int8, one after another."
+    )
 
 
 class ChunkEntry(Base):
@@ -218,3 +221,20 @@ class Question(Base):
     answer: Mapped[str] = mapped_column(Text, comment="A phrase of the passage.")
     document: Mapped[str] = mapped_column(String(500), comment="Its name then.")
     created_at: Mapped[datetime]
+
+
+class WordCount(Base):
+    """How many of a collection's chunks have a word: how much it tells, and how searched words are spelt.
+
+    Derived from the entries of the chunks that are ``indexed``.
+    """
+
+    __tablename__ = "kb_word"
+
+    collection_id: Mapped[str] = mapped_column(ForeignKey("kb_collection.id", ondelete="CASCADE"), primary_key=True)
+    word: Mapped[str] = mapped_column(
+        String(80).with_variant(String(80, collation="C"), "postgresql"),  # for searches by the beginning
+        primary_key=True,
+        comment='A stem; "#" before it: in a heading or title; empty: every chunk.',
+    )
+    chunks: Mapped[int] = mapped_column(comment="Indexed chunks of the collection that have it.")

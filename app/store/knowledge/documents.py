@@ -28,6 +28,7 @@ from app.store.desk.audit import add_event
 from app.store.knowledge.access import can_edit, may_use, used_collection, used_document
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.spans import text_between
+from app.store.knowledge.word_counts import uncount_document
 
 PAGE_DOCUMENTS = 50
 PAGE_CHUNKS = 50
@@ -186,6 +187,7 @@ class Documents:
             hold_collection(session, document_id)
             document = used_document(session, user_id, document_id, lock=True)
             _require_editor(session, user_id, document.collection_id)
+            uncount_document(session, document.collection_id, document_id)
             session.execute(delete(Document).where(Document.id == document_id))
             changed_collection(session, document.collection_id)
             add_event(session, user_id, AuditAction.DOCUMENT_REMOVED, document_id, collection=document.collection_id)

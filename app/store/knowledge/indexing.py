@@ -6,10 +6,11 @@ from sqlalchemy import delete, exists, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.store.db.database import Database
-from app.store.db.knowledge_models import Chunk, ChunkEntry, DocumentVersion
+from app.store.db.knowledge_models import Chunk, ChunkEntry, Collection, DocumentVersion
 from app.store.db.models import table_of
-from app.store.knowledge.entries import chunk_entry
+from app.store.knowledge.entries import EntryStems
 from app.store.knowledge.spans import text_between
+from app.store.knowledge.word_counts import count_entries
 
 BATCH_CHUNKS = 200  # takes some tenths of a second, during which SQLite's other writers wait
 
@@ -29,6 +30,11 @@ class ChunkIndex:
 
 def _index_some(session: Session) -> bool:
     dialect = session.get_bind().dialect.name
+    waiting = select(Chunk.id).where(~Chunk.indexed).order_by(Chunk.id).limit(BATCH_CHUNKS)
+    owners = select(Chunk.collection_id).where(Chunk.id.in_(session.scalars(waiting).all()))
+    # Before the chunks, as a deletion of a collection locks them; and in one order, for another process that indexes.
+    hold = select(Collection.id).where(Collection.id.in_(owners)).order_by(Collection.id)
+    held = session.scalars(hold.with_for_update(key_share=True)).all()
     rows = session.execute(
         select(
             Chunk.id,
@@ -41,7 +47,7 @@ def _index_some(session: Session) -> bool:
             DocumentVersion,
             (DocumentVersion.document_id == Chunk.document_id) & (DocumentVersion.version == Chunk.version),
         )
-        .where(~Chunk.indexed)
+        .where(~Chunk.indexed, Chunk.collection_id.in_(held))
         .order_by(Chunk.id)
         .limit(BATCH_CHUNKS)
         .with_for_update(skip_locked=True, key_share=True, of=Chunk)
@@ -49,15 +55,14 @@ def _index_some(session: Session) -> bool:
     if not rows:
         return False
     ids = [row.id for row in rows]
+    stems = {row.id: EntryStems.of(row.title, row.heading, row.text or "") for row in rows}
     session.execute(delete(ChunkEntry).where(ChunkEntry.chunk_id.in_(ids)))
     session.execute(
         insert(table_of(ChunkEntry)),
-        [
-            {"chunk_id": row.id}
-            | chunk_entry(dialect, row.collection_id, row.title, row.heading, row.text or "")._asdict()
-            for row in rows
-        ],
+        [{"chunk_id": row.id} | stems[row.id].columns(dialect, row.collection_id) for row in rows],
     )
+    for collection_id in held:
+        count_entries(session, collection_id, [stems[row.id] for row in rows if row.collection_id == collection_id])
     session.execute(
         update(Chunk).where(Chunk.id.in_(ids)).values(indexed=True).execution_options(synchronize_session=False)
     )

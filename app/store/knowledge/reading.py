@@ -20,7 +20,8 @@ from app.store.db.knowledge_models import Chunk, ChunkEntry, Document, DocumentV
 from app.store.db.models import table_of
 from app.store.db.rows import change_rows
 from app.store.knowledge.documents import changed_collection, hold_collection
-from app.store.knowledge.entries import chunk_entry
+from app.store.knowledge.entries import EntryStems
+from app.store.knowledge.word_counts import count_entries, uncount_document
 
 LEASE_SECONDS = 60.0
 MAX_ATTEMPTS = 3
@@ -116,6 +117,7 @@ class ReadingQueue:
             if document is None:
                 return False
             title_ = title.strip() or document.name
+            uncount_document(session, document.collection_id, document.id)
             session.execute(delete(Chunk).where(Chunk.document_id == document.id))
             session.execute(
                 update(DocumentVersion)
@@ -218,7 +220,7 @@ def _insert_chunks(
     session: Session, document: Document, version: int, title: str, text: str, chunks: Sequence[NewChunk]
 ) -> None:
     dialect = session.get_bind().dialect.name
-    rows, entries = list[dict[str, Any]](), list[dict[str, Any]]()
+    rows, stems = list[dict[str, Any]](), list[EntryStems]()
     for ordinal, chunk in enumerate(chunks):
         rows.append(
             {
@@ -234,11 +236,12 @@ def _insert_chunks(
                 "indexed": True,
             }
         )
-        words = text[chunk.start : chunk.end]
-        entries.append(
-            {"chunk_id": rows[-1]["id"]}
-            | chunk_entry(dialect, document.collection_id, title, chunk.heading, words)._asdict()
-        )
+        stems.append(EntryStems.of(title, chunk.heading, text[chunk.start : chunk.end]))
     if rows:
+        entries = [
+            {"chunk_id": row["id"]} | entry.columns(dialect, document.collection_id)
+            for row, entry in zip(rows, stems, strict=True)
+        ]
         session.execute(insert(table_of(Chunk)), rows)
         session.execute(insert(table_of(ChunkEntry)), entries)
+        count_entries(session, document.collection_id, stems)

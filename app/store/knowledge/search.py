@@ -1,35 +1,33 @@
-"""Full-text search of chunks: any of the query's words, ranked, on both databases."""
+"""Full-text search of chunks: by the words of a query and their synonyms, ranked alike on both databases."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import ColumnElement, cast, column, func, literal_column, select, table
-from sqlalchemy.dialects.postgresql import TSQUERY
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.domain.knowledge import Passage
-from app.domain.words import fold_words
-from app.store.db.database import Database, is_postgres
-from app.store.db.knowledge_models import Chunk, ChunkEntry, Collection, Document, DocumentVersion
+from app.store.db.database import Database
+from app.store.db.knowledge_models import Chunk, Collection, Document, DocumentVersion
 from app.store.knowledge.access import may_use, used_collection
-from app.store.knowledge.entries import collection_mark
+from app.store.knowledge.bm25 import Relevance, Statistics
+from app.store.knowledge.candidates import candidates
+from app.store.knowledge.concepts import Concept, Thesaurus, read_query
+from app.store.knowledge.entries import HEADING
+from app.store.knowledge.guesses import guess
 from app.store.knowledge.spans import text_between
-from app.store.knowledge.stems import STOP_WORDS, stem
-
-MAX_QUERY_WORDS = 24
-TITLE_WEIGHT, HEADING_WEIGHT = 6.0, 3.0  # a word of the text counts 1
-_MIN_PREFIX = 3  # a shorter last word is searched as it is: nearly every chunk has a word that begins so
-
-_FTS = table("kb_entry_fts", column("rowid"))
+from app.store.knowledge.word_chunks import word_chunks
+from app.store.knowledge.word_counts import EVERY_CHUNK, chunk_counts
 
 
 class ChunkSearch:
     """Finds chunks by words, among the collections that the user may use."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, thesaurus: Thesaurus | None = None) -> None:
         self._database = database
+        self._thesaurus = thesaurus or Thesaurus()
 
     async def search(
         self, user_id: str, query: str, *, collections: Sequence[str] | None = None, limit: int = 10
@@ -42,18 +40,34 @@ class ChunkSearch:
         Raises:
             NotFound: one of the collections is missing, or the user may not use it.
         """
-        words = query_words(query)
 
         def work(session: Session) -> list[Passage]:
             usable = _usable(session, user_id, collections)
-            if not words or not usable:
-                return []
-            ranked = (_ranked_postgres if is_postgres(session) else _ranked_sqlite)(session, words, usable, limit)
-            entries = select(ChunkEntry.chunk_id, ChunkEntry.id).where(ChunkEntry.id.in_(list(ranked)))
-            scores = {chunk_id: ranked[id] for chunk_id, id in session.execute(entries)}
-            return _passages(session, user_id, scores, Collection.id.in_(usable))
+            ranked = self._rank(session, usable, query)
+            best = heapq.nlargest(limit, ranked.items(), key=lambda one: (one[1], one[0]))
+            return _passages(session, user_id, dict(best), Collection.id.in_(usable))
 
         return await self._database.read(work)
+
+    async def rank(self, user_id: str, query: str, *, collections: Sequence[str] | None) -> dict[str, float]:
+        """Returns the chunks that may match with their scores, 0 to 1, by their ids. Raises as :meth:`search`."""
+        return await self._database.read(
+            lambda session: self._rank(session, _usable(session, user_id, collections), query)
+        )
+
+    def _rank(self, session: Session, usable: Sequence[str], query: str) -> dict[str, float]:
+        concepts = read_query(query, self._thesaurus)
+        if not concepts or not usable:
+            return {}
+        concepts = guess(session, usable, concepts)
+        words = _words(concepts)
+        statistics = Statistics(
+            chunk_counts(session, usable, {EVERY_CHUNK, *words, *(HEADING + word for word in words)})
+        )
+        found = word_chunks(session, usable, candidates(session, usable, concepts, statistics), words)
+        relevance = Relevance(concepts, statistics)
+        scores = {chunk.chunk_id: relevance.of(chunk) for chunk in found}
+        return {id: score for id, score in scores.items() if score > 0}
 
     async def usable(self, user_id: str, collections: Sequence[str] | None) -> list[str]:
         """Returns the collections that the user may use, of these or of all.
@@ -68,11 +82,8 @@ class ChunkSearch:
         return await self._database.read(lambda session: _passages(session, user_id, scores))
 
 
-def query_words(query: str) -> list[str]:
-    """The stems that a query asks for, without stop words unless it has no others."""
-    found = fold_words(query)
-    telling = [word for word in found if word not in STOP_WORDS]
-    return list(dict.fromkeys(map(stem, telling or found)))[:MAX_QUERY_WORDS]
+def _words(concepts: Sequence[Concept]) -> set[str]:
+    return {word for concept in concepts for phrase in concept.variants for word in phrase}
 
 
 def _usable(session: Session, user_id: str, wanted: Sequence[str] | None) -> list[str]:
@@ -80,42 +91,6 @@ def _usable(session: Session, user_id: str, wanted: Sequence[str] | None) -> lis
     if wanted is None:
         return usable
     return [used_collection(session, user_id, id).id for id in dict.fromkeys(wanted)]
-
-
-def _ranked_sqlite(session: Session, words: Sequence[str], collections: Sequence[str], limit: int) -> dict[int, float]:
-    parts = [
-        f'"{collection_mark(id)}{word}"' + (" *" if _is_prefix(words, word) else "")
-        for id in collections
-        for word in words
-    ]
-    matches: Any = literal_column("kb_entry_fts").op("MATCH")(" OR ".join(parts))
-    score: Any = func.bm25(literal_column("kb_entry_fts"), TITLE_WEIGHT, HEADING_WEIGHT, 1.0)
-    found = select(_FTS.c.rowid, score.label("score")).select_from(_FTS).where(matches).order_by(score).limit(limit)
-    return {row.rowid: -row.score for row in session.execute(found)}
-
-
-def _ranked_postgres(
-    session: Session, words: Sequence[str], collections: Sequence[str], limit: int
-) -> dict[int, float]:
-    parts = [
-        f"'{collection_mark(id)}{word}'" + (":*" if _is_prefix(words, word) else "")
-        for id in collections
-        for word in words
-    ]
-    query = cast(" | ".join(parts), TSQUERY)
-    weights: Any = literal_column("'{0.17,0.17,0.5,1.0}'::real[]")  # D, C, B, A
-    score = func.ts_rank(weights, ChunkEntry.words, query, 1)
-    found = (
-        select(ChunkEntry.id, score.label("score"))
-        .where(ChunkEntry.words.op("@@")(query))
-        .order_by(score.desc(), ChunkEntry.id)
-        .limit(limit)
-    )
-    return {row.id: row.score for row in session.execute(found)}
-
-
-def _is_prefix(words: Sequence[str], word: str) -> bool:
-    return word == words[-1] and len(word) >= _MIN_PREFIX
 
 
 def _passages(

@@ -30,7 +30,7 @@ from app.store.db.models import TokenIds
 ROWS_AT_ONCE = 500
 
 #: Tables that each database derives from the others; ``indexed`` marks the rows that they cover.
-DERIVED = frozenset({"search_entry", "kb_entry"})
+DERIVED = frozenset({"search_entry", "kb_entry", "kb_word"})
 _INDEXED = "indexed"
 
 Row = tuple[Any, ...]

@@ -1,0 +1,101 @@
+"""How relevant a chunk is for a query, by its words.
+
+The formula is BM25F (S. Robertson and H. Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009,
+section 3.6), with three changes. A concept counts by the variant that fits best. The sum is divided by the most that
+the query's words could reach, so that scores are from 0 to 1, and those of two queries can be compared. And it shrinks
+by the share of the query that a chunk lacks: one that has all words is before one that repeats a few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.store.knowledge.concepts import Concept, Phrase
+from app.store.knowledge.word_counts import EVERY_CHUNK
+
+TITLE_WEIGHT, HEADING_WEIGHT = 1.0, 3.0
+"""Occurrences in the text that a word in the title, or in the headings, is worth."""
+SATURATION = 1.2
+"""k1: with so many occurrences, a word has half of its score."""
+LENGTH_NORMALIZATION = 0.4
+"""b: 0 takes long chunks as they are, 1 divides the occurrences by the length."""
+USUAL_TOKENS = 250
+COVERAGE_POWER = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """Where a chunk has a word."""
+
+    title: int
+    heading: int
+    text: int
+
+
+@dataclass(frozen=True, slots=True)
+class WordChunk:
+    """The words of a query that a chunk has."""
+
+    chunk_id: str
+    tokens: int
+    words: Mapping[str, Occurrences]  #: by stem
+
+
+class Statistics:
+    """How much words tell: the fewer chunks have one, the more.
+
+    Args:
+        chunks: by stem; of :data:`EVERY_CHUNK` all that are searched.
+    """
+
+    def __init__(self, chunks: Mapping[str, int]) -> None:
+        self._chunks = chunks
+        self._all = max(chunks.get(EVERY_CHUNK, 0), 1)
+
+    def chunks(self, phrase: Phrase) -> int:
+        """Returns how many chunks have the phrase, at most."""
+        return min(self._chunks.get(word, 0) for word in phrase)
+
+    def information(self, phrase: Phrase) -> float:
+        """Returns the inverse document frequency: above 0, and largest for what no chunk has."""
+        chunks = min(self.chunks(phrase), self._all)
+        return math.log1p((self._all - chunks + 0.5) / (chunks + 0.5))
+
+
+class Relevance:
+    """Scores chunks for one query."""
+
+    def __init__(self, concepts: Sequence[Concept], statistics: Statistics) -> None:
+        self._concepts = [
+            [
+                (phrase, weight * statistics.information(phrase))
+                for phrase, weight in concept.variants.items()
+                if statistics.chunks(phrase)
+            ]
+            for concept in concepts
+        ]
+        self._asked = sum(
+            max((worth for _, worth in found), default=statistics.information((concept.own,)))
+            for concept, found in zip(concepts, self._concepts, strict=True)
+        )
+
+    def of(self, chunk: WordChunk) -> float:
+        """Returns the score of a chunk, 0 to 1; 0 if it has no word of the query."""
+        long = 1 - LENGTH_NORMALIZATION + LENGTH_NORMALIZATION * chunk.tokens / USUAL_TOKENS
+        frequencies = {
+            word: TITLE_WEIGHT * (at.title > 0) + HEADING_WEIGHT * (at.heading > 0) + at.text / long
+            for word, at in chunk.words.items()
+        }
+        found = covered = 0.0
+        for variants in self._concepts:
+            best = has = 0.0
+            for phrase, worth in variants:
+                frequency = min(frequencies.get(word, 0.0) for word in phrase)
+                if frequency:
+                    has = max(has, worth)
+                    best = max(best, worth * frequency / (frequency + SATURATION))
+            found += best
+            covered += has
+        return found / self._asked * (covered / self._asked) ** COVERAGE_POWER if found else 0.0

@@ -1,0 +1,155 @@
+"""Measures searches by words, and by words and meaning, among generated chunks on both databases.
+
+    .venv/bin/python -m benchmarks.knowledge_search              # 200,000 chunks: a quarter of an hour
+    .venv/bin/python -m benchmarks.knowledge_search --scale 0.1
+
+The words follow Zipf's law. A query has six words of one chunk, one in ten misspelt, one in three with synonyms.
+Vectors are random; a query's vector is at hand at once: encoding one is measured in ``benchmarks.knowledge``.
+PostgreSQL is a private server with default settings. Writes JSON to ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app.domain.ids import LOCAL_USER_ID, new_id
+from app.store.db.database import Database, is_postgres
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, Document, DocumentVersion
+from app.store.db.models import table_of
+from app.store.knowledge.concepts import Thesaurus
+from app.store.knowledge.entries import EntryStems
+from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.word_counts import count_entries
+from app.store.maintenance.migrate import migrate
+from benchmarks import machine
+from benchmarks.history import databases
+from benchmarks.quantiles import quantile
+
+RESULTS = Path(__file__).parent / "results"
+DOCUMENTS, CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 10_000, 20, 160
+VOCABULARY, SYNONYM_GROUPS, WORDS_OF_GROUP = 100_000, 5_000, 7
+WORDS_OF_QUERY, QUERIES = 6, 200
+DOCUMENTS_AT_ONCE = 50
+
+
+class Texts:
+    """Generates texts of made-up words, each its own stem."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        syllables = [c + v for c in "bdfgklmnprtvz" for v in "aiou"]
+        names = ("".join(parts) for parts in itertools.product(syllables, repeat=4))
+        self.vocabulary = list(itertools.islice(names, 0, 20 * VOCABULARY, 20))
+        self.random.shuffle(self.vocabulary)
+        self._weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
+
+    def words(self, count: int) -> list[str]:
+        return self.random.choices(self.vocabulary, cum_weights=self._weights, k=count)
+
+    def thesaurus(self) -> Thesaurus:
+        return Thesaurus([self.random.sample(self.vocabulary, WORDS_OF_GROUP) for _ in range(SYNONYM_GROUPS)])
+
+
+def fill(session: Session, texts: Texts, documents: int) -> None:
+    """Inserts documents as the reader of documents does."""
+    now, dialect = datetime.now(UTC), "postgresql" if is_postgres(session) else "sqlite"
+    rows: dict[Any, list[dict[str, Any]]] = {Document: [], DocumentVersion: [], Chunk: [], ChunkEntry: []}
+    stems = list[EntryStems]()
+    for _ in range(documents):
+        id, title, text = new_id(), texts.words(3), ""
+        for ordinal in range(CHUNKS_OF_DOCUMENT):
+            chunk_id, heading, words = new_id(), texts.words(3), texts.words(WORDS_OF_CHUNK)
+            start, text = len(text), text + " ".join(words) + "\n\n"
+            rows[Chunk].append(
+                {"id": chunk_id, "document_id": id, "collection_id": KNOWLEDGE_COLLECTION_ID, "version": 1}
+                | {"ordinal": ordinal, "heading": " ".join(heading), "start": start, "end": len(text) - 2}
+                | {"tokens": 250, "indexed": True}
+            )
+            stems.append(EntryStems(title, heading, words))
+            rows[ChunkEntry].append({"chunk_id": chunk_id} | stems[-1].columns(dialect, KNOWLEDGE_COLLECTION_ID))
+        rows[Document].append(
+            {"id": id, "collection_id": KNOWLEDGE_COLLECTION_ID, "name": id, "title": " ".join(title)}
+            | {"kind": "text", "source": "upload", "state": "ready", "progress": 1.0, "version": 1, "newest": 1}
+            | {"created_at": now, "updated_at": now}
+        )
+        rows[DocumentVersion].append(
+            {"document_id": id, "version": 1, "content_hash": id, "size": len(text), "title": " ".join(title)}
+            | {"text": text, "created_at": now}
+        )
+    for model, values in rows.items():
+        session.execute(sa.insert(table_of(model)), values)
+    count_entries(session, KNOWLEDGE_COLLECTION_ID, stems)
+
+
+def queries(texts: Texts) -> Iterator[str]:
+    """Yields queries of words of a chunk."""
+    noise = random.Random(2)
+    for _ in range(QUERIES):
+        words = noise.sample(texts.words(WORDS_OF_CHUNK), WORDS_OF_QUERY)
+        yield " ".join(word[:3] + word[4:] if noise.random() < 0.1 else word for word in words)
+
+
+async def measure(url: str, documents: int) -> dict[str, float]:
+    """Fills a database and returns milliseconds of searches."""
+    migrate(url)
+    database, texts = Database(url), Texts(1)
+    started = perf_counter()
+    for _ in range(0, documents, DOCUMENTS_AT_ONCE):
+        await database.write(lambda session: fill(session, texts, min(DOCUMENTS_AT_ONCE, documents)))
+    filling = perf_counter() - started
+    if url.startswith("postgresql"):
+        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
+        engine.dispose()
+    search, times = ChunkSearch(database, texts.thesaurus()), list[float]()
+    for query in queries(texts):
+        started = perf_counter()
+        await search.search(LOCAL_USER_ID, query, limit=10)
+        times.append(1000 * (perf_counter() - started))
+    await database.close()
+    return {
+        "chunks": documents * CHUNKS_OF_DOCUMENT,
+        "fill_seconds": filling,
+        "text_p50_ms": quantile(times, 0.5),
+        "text_p95_ms": quantile(times, 0.95),
+        "text_max_ms": max(times),
+    }
+
+
+def measure_all(scale: float, kinds: list[str], folder: Path | None = None) -> dict[str, dict[str, float]]:
+    """Measures each of the databases."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary, databases(kinds, Path(temporary)) as makers:
+        return {
+            kind: asyncio.run(measure(make("knowledge"), round(DOCUMENTS * scale))) for kind, make in makers.items()
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the 200,000 chunks")
+    parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
+    given = parser.parse_args()
+    results = {"machine": machine.describe(), "databases": measure_all(given.scale, given.databases)}
+    print(json.dumps(results, indent=2))
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-knowledge-search.json"
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"written to {file}")
+
+
+if __name__ == "__main__":
+    main()
