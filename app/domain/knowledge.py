@@ -70,7 +70,16 @@ class ChunkText:
 
     chunk_id: str
     collection_id: str
-    text: str  #: what is encoded: the document's title, the headings, and the chunk's own words
+    place: str  #: the document's title and the headings, see :func:`place_of`
+    text: str  #: the chunk's own words
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVectors:
+    """A chunk's vectors, as the database stores them."""
+
+    vector: bytes  #: of the whole chunk
+    windows: bytes  #: of its windows, one after another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

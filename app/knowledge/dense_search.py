@@ -8,14 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import chain
 from time import monotonic
 from typing import Protocol
 
-from app.domain.knowledge import ChunkText
+import numpy as np
+
+from app.domain.knowledge import ChunkText, StoredVectors
 from app.errors import EngineUnavailable, StorageUnavailable
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
 from app.knowledge.pgvector_index import MAX_DIMENSIONS, PgvectorIndex, has_pgvector
-from app.knowledge.vectors import ChunkVector, ScoredChunk, from_bytes, to_bytes
+from app.knowledge.vectors import (
+    ChunkVector,
+    ScoredChunk,
+    Vector,
+    from_bytes,
+    to_bytes,
+    unit,
+    windows_from_bytes,
+    windows_to_bytes,
+)
+from app.knowledge.windows import windows_of
 from app.store.db.database import Database
 from engine import Encoder, EncoderInfo, EngineError, EngineStoppedError, TextRole
 
@@ -26,6 +39,8 @@ POLL_SECONDS = 1.0
 ENCODED_AT_ONCE = 64
 """Chunks whose vectors are saved in one transaction; those of a killed server's last one are encoded again."""
 LOADED_AT_ONCE = 2000
+CANDIDATES = 50
+"""Chunks of the index whose windows are compared with a query."""
 MAX_ENCODING_SECONDS = 30.0
 """How long chunks are encoded before the index is compared with the database again."""
 
@@ -38,10 +53,10 @@ class VectorRecords(Protocol):
         ...
 
     async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> Sequence[ChunkText]:
-        """Returns searchable chunks that have no vector of this encoder, by their ids, those behind ``after``."""
+        """Returns searchable chunks that lack vectors of this encoder, by their ids, those behind ``after``."""
         ...
 
-    async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
+    async def save(self, fingerprint: str, vectors: Mapping[str, StoredVectors]) -> None:
         """Stores vectors by chunk id. Chunks that are gone meanwhile are left out."""
         ...
 
@@ -51,6 +66,10 @@ class VectorRecords(Protocol):
 
     async def vectors(self, fingerprint: str, chunk_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Returns stored vectors by chunk id, without those that are gone meanwhile."""
+        ...
+
+    async def windows(self, fingerprint: str, chunk_ids: Collection[str]) -> Mapping[str, bytes]:
+        """Returns the stored vectors of windows by chunk id, without chunks that have none of this encoder."""
         ...
 
 
@@ -88,11 +107,16 @@ class DenseSearch:
         """Whether an encoder is configured."""
         return self._encoder() is not None
 
-    async def search(self, query: str, *, collections: Collection[str], limit: int) -> list[ScoredChunk]:
+    async def search(
+        self, query: str, *, collections: Collection[str], limit: int, also: Collection[str] = ()
+    ) -> list[ScoredChunk]:
         """Returns the chunks that are nearest in meaning, best first; none without an encoder.
+
+        The index finds candidates by their vectors, and each counts by the window that is nearest.
 
         Args:
             collections: those that the user may use: the caller checks that.
+            also: chunks that are scored as well, beyond the limit.
 
         Raises:
             EngineUnavailable: the encoder cannot encode the query now.
@@ -107,7 +131,12 @@ class DenseSearch:
             raise EngineUnavailable(str(error)) from error
         if vectors.shape[1] != info.dimensions:  # another encoder, whose index is not open yet
             return []
-        return await index.search(vectors[0], collections=collections, limit=limit)
+        nearest = await index.search(vectors[0], collections=collections, limit=max(limit, CANDIDATES))
+        scores = {one.chunk_id: one.score for one in nearest}
+        windows = await self._records.windows(info.fingerprint, scores.keys() | set(also))
+        scores |= await asyncio.to_thread(_nearest_windows, unit(vectors[0]), windows)
+        best = sorted((ScoredChunk(id, score) for id, score in scores.items()), key=lambda one: -one.score)
+        return best[: limit + len(also)]
 
     async def run(self) -> None:
         """Encodes new chunks and follows all changes, until it is cancelled."""
@@ -158,11 +187,17 @@ class DenseSearch:
     async def _encode(
         self, encoder: Encoder, info: EncoderInfo, index: DenseIndex, waiting: Sequence[ChunkText]
     ) -> None:
-        vectors = (await encoder.embed([one.text for one in waiting], role=TextRole.DOCUMENT, background=True)).vectors
-        stored = {one.chunk_id: to_bytes(row) for one, row in zip(waiting, vectors, strict=True)}
+        texts = [windows_of(one.place, one.text) for one in waiting]
+        encoded = await encoder.embed(list(chain(*texts)), role=TextRole.DOCUMENT, background=True)
+        ends = np.cumsum([len(one) for one in texts])
+        windows = np.split(unit(encoded.vectors), ends[:-1])
+        stored = {
+            one.chunk_id: StoredVectors(to_bytes(rows.mean(axis=0)), windows_to_bytes(rows))
+            for one, rows in zip(waiting, windows, strict=True)
+        }
         await self._records.save(info.fingerprint, stored)
         await index.put(
-            [ChunkVector(one.chunk_id, one.collection_id, from_bytes(stored[one.chunk_id])) for one in waiting]
+            [ChunkVector(one.chunk_id, one.collection_id, from_bytes(stored[one.chunk_id].vector)) for one in waiting]
         )
 
     async def _update_index(self, info: EncoderInfo, index: DenseIndex) -> None:
@@ -180,3 +215,9 @@ class DenseSearch:
 def _difference(stored: Mapping[str, str], held: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Returns the chunks that an index must lose, and those that it lacks or has in another collection."""
     return [id for id in held if id not in stored], [id for id, owner in stored.items() if held.get(id) != owner]
+
+
+def _nearest_windows(query: Vector, windows: Mapping[str, bytes]) -> dict[str, float]:
+    """Returns the cosine of the query and the nearest window of each chunk."""
+    rows = {id: windows_from_bytes(stored, len(query)) for id, stored in windows.items()}
+    return {id: float((one @ query).max()) for id, one in rows.items() if len(one)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -9,12 +10,12 @@ from typing import Protocol
 from app.domain.knowledge import Passage, SearchWay
 from app.errors import EngineUnavailable, NotSupported
 from app.knowledge.dense_search import DenseSearch
-from app.knowledge.fusion import fuse_passages
+from app.knowledge.fusion import fuse
 
 _log = logging.getLogger(__name__)
 
 CANDIDATES = 50
-"""Passages of each ranking that are merged: one that is far down in both can still come first."""
+"""Chunks of each ranking that both score: one that is far down in both can still come first."""
 NO_ENCODER = "This server has no encoder, so it searches by words only. Use way=text."
 
 
@@ -25,6 +26,10 @@ class PassageRecords(Protocol):
         self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
     ) -> Sequence[Passage]:
         """Returns the passages that match the words best. Raises as :meth:`usable`."""
+        ...
+
+    async def rank(self, user_id: str, query: str, *, collections: Sequence[str] | None) -> Mapping[str, float]:
+        """Returns the scores of the chunks that may match, 0 to 1, by the chunks' ids. Raises as :meth:`usable`."""
         ...
 
     async def usable(self, user_id: str, collections: Sequence[str] | None) -> Sequence[str]:
@@ -57,24 +62,20 @@ class HybridSearch:
             NotSupported: the way is dense, and there is no encoder.
             EngineUnavailable: the way is dense, and the encoder cannot be used now.
         """
-        if way is SearchWay.DENSE:
-            if not self._dense.is_available:
-                raise NotSupported(NO_ENCODER)
-            return list(await self._by_meaning(user_id, query, collections, limit))
+        if way is SearchWay.DENSE and not self._dense.is_available:
+            raise NotSupported(NO_ENCODER)
         if way is SearchWay.TEXT or not self._dense.is_available:
             return list(await self._records.search(user_id, query, collections=collections, limit=limit))
-        count = max(limit, CANDIDATES)
-        by_words = await self._records.search(user_id, query, collections=collections, limit=count)
+        usable = await self._records.usable(user_id, collections)
+        if way is SearchWay.DENSE:
+            nearest = await self._dense.search(query, collections=usable, limit=limit)
+            return list(await self._records.passages(user_id, {one.chunk_id: one.score for one in nearest}))
+        by_words = await self._records.rank(user_id, query, collections=collections)
+        likely = heapq.nlargest(CANDIDATES, by_words, key=lambda id: by_words[id])
         try:
-            by_meaning = await self._by_meaning(user_id, query, collections, count)
+            near = await self._dense.search(query, collections=usable, limit=CANDIDATES, also=likely)
         except EngineUnavailable as error:  # words find something without it
             _log.info("searched by words only: %s", error.message)
-            by_meaning = []
-        return fuse_passages(by_words, by_meaning, limit=limit)
-
-    async def _by_meaning(
-        self, user_id: str, query: str, collections: Sequence[str] | None, limit: int
-    ) -> Sequence[Passage]:
-        usable = await self._records.usable(user_id, collections)
-        found = await self._dense.search(query, collections=usable, limit=limit)
-        return await self._records.passages(user_id, {one.chunk_id: one.score for one in found})
+            near = []
+        fused = fuse(by_words, {one.chunk_id: one.score for one in near}, limit=limit)
+        return list(await self._records.passages(user_id, fused))

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 STORED = np.dtype("<f2")
 """Stored as float16, which keeps the order of near neighbours and takes half the space of float32."""
 MIN_LENGTH = 1e-12
+_WINDOW_SCALE = 127
+"""Windows are stored as int8: they only order candidates, and there are several for each chunk."""
 
 Vector = NDArray[np.float32]
 
@@ -29,6 +31,18 @@ class ScoredChunk:
 
     chunk_id: str
     score: float  #: cosine of the angle to the query's vector, -1 to 1
+
+
+def windows_to_bytes(windows: Vector) -> bytes:
+    """Returns the vectors of a chunk's windows, a row each, as the database stores them, their lengths made 1."""
+    return np.rint(unit(windows) * _WINDOW_SCALE).astype(np.int8).tobytes()
+
+
+def windows_from_bytes(stored: bytes, dimensions: int) -> Vector:
+    """Returns the stored vectors of a chunk's windows, a row each; none of another number of dimensions."""
+    if len(stored) % dimensions:
+        return np.zeros((0, dimensions), np.float32)
+    return unit(np.frombuffer(stored, np.int8).reshape(-1, dimensions).astype(np.float32))
 
 
 def to_bytes(vector: Vector) -> bytes:

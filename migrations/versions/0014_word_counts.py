@@ -1,4 +1,4 @@
-"""Counts the chunks that have a word, and keeps a vector of each passage of a chunk. All chunks are indexed anew."""
+"""Counts the chunks that have a word, and keeps a vector of each window of a chunk. All chunks are indexed anew."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def upgrade() -> None:
     op.add_column(
         "kb_chunk",
         sa.Column(
-            "passages", sa.LargeBinary(), nullable=True, comment="Vectors of its passages, int8, one after another."
+            "windows", sa.LargeBinary(), nullable=True, comment="Vectors of its windows, int8, one after another."
         ),
     )
     op.execute("UPDATE kb_chunk SET indexed = false")  # in the background, after the start
 
 
 def downgrade() -> None:
-    op.drop_column("kb_chunk", "passages")
+    op.drop_column("kb_chunk", "windows")
     op.drop_table("kb_word")
     op.execute("UPDATE kb_chunk SET indexed = false")

@@ -135,8 +135,8 @@ class Chunk(Base):
     indexed: Mapped[bool] = mapped_column(default=False, server_default=false(), comment="Words can find it.")
     vector: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True, comment="float16, little-endian.")
     vector_of: Mapped[str | None] = mapped_column(String(64), comment="Fingerprint of the vector's encoder.")
-    passages: Mapped[bytes | None] = mapped_column(
-        LargeBinary, deferred=True, comment="Vectors of its passages, int8, one after another."
+    windows: Mapped[bytes | None] = mapped_column(
+        LargeBinary, deferred=True, comment="Vectors of its windows, int8, one after another."
     )
 
 

@@ -5,12 +5,12 @@ Rights are no matter here: the background pass reads every chunk, and a search i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app.domain.knowledge import ChunkText
+from app.domain.knowledge import ChunkText, StoredVectors, place_of
 from app.store.db.database import Database
 
 _COLLECTION = sa.table("kb_collection", sa.column("id"), sa.column("revision"))
@@ -22,6 +22,7 @@ _CHUNK = sa.table(
     sa.column("end", sa.BigInteger),
     sa.column("vector", sa.LargeBinary),
     sa.column("vector_of"),
+    sa.column("windows", sa.LargeBinary),
 )
 
 
@@ -38,24 +39,24 @@ class ChunkVectors:
         return " ".join(f"{id}:{revision}" for id, revision in rows)
 
     async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> list[ChunkText]:
-        """Returns chunks that have no vector of this encoder, in the order of their ids, those behind ``after``."""
+        """Returns chunks that lack vectors of this encoder, in the order of their ids, those behind ``after``."""
         c, v = _CHUNK.c, _VERSION.c
         # both databases count characters, from 1; PostgreSQL's substr takes no bigint
         words = sa.func.substr(v.text, sa.cast(c.start + 1, sa.Integer), sa.cast(c.end - c.start, sa.Integer))
         statement = (
             sa.select(c.id, c.collection_id, v.title, c.heading, words)
             .join_from(_CHUNK, _VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))
-            .where(sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint), c.id > after)
+            .where(sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint, c.windows.is_(None)), c.id > after)
             .order_by(c.id)
             .limit(limit)
         )
         rows = await self._database.read(lambda session: session.execute(statement).all())
         return [
-            ChunkText(chunk_id=id, collection_id=owner, text="\n".join(filter(None, (title, heading, text))))
+            ChunkText(chunk_id=id, collection_id=owner, place=place_of(title, heading), text=text or "")
             for id, owner, title, heading, text in rows
         ]
 
-    async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
+    async def save(self, fingerprint: str, vectors: Mapping[str, StoredVectors]) -> None:
         """Stores vectors by chunk id. Chunks that are gone meanwhile are left out."""
         if not vectors:
             return
@@ -63,7 +64,11 @@ class ChunkVectors:
         update = (
             sa.update(_CHUNK)
             .where(c.id == sa.bindparam("chunk"))
-            .values(vector=sa.bindparam("bytes", type_=sa.LargeBinary), vector_of=fingerprint)
+            .values(
+                vector=sa.bindparam("bytes", type_=sa.LargeBinary),
+                windows=sa.bindparam("parts", type_=sa.LargeBinary),
+                vector_of=fingerprint,
+            )
         )
         owners = sa.select(c.collection_id).where(c.id.in_(list(vectors)))
         # Before the chunks, as a deletion of a collection locks them; and in one order, for another process that saves.
@@ -73,7 +78,8 @@ class ChunkVectors:
         def write(session: Session) -> None:
             connection = session.connection()
             connection.execute(hold.with_for_update(key_share=True))
-            connection.execute(update, [{"chunk": id, "bytes": vector} for id, vector in sorted(vectors.items())])
+            rows = [{"chunk": id, "bytes": one.vector, "parts": one.windows} for id, one in sorted(vectors.items())]
+            connection.execute(update, rows)
             connection.execute(grow)
 
         await self._database.write(write)
@@ -86,8 +92,17 @@ class ChunkVectors:
 
     async def vectors(self, fingerprint: str, chunk_ids: Sequence[str]) -> dict[str, bytes]:
         """Returns stored vectors by chunk id, without those that are gone meanwhile."""
-        statement = sa.select(_CHUNK.c.id, _CHUNK.c.vector).where(
-            _CHUNK.c.id.in_(list(chunk_ids)), _CHUNK.c.vector_of == fingerprint
+        return await self._stored(_CHUNK.c.vector, fingerprint, chunk_ids)
+
+    async def windows(self, fingerprint: str, chunk_ids: Collection[str]) -> dict[str, bytes]:
+        """Returns the stored vectors of windows by chunk id, without chunks that have none of this encoder."""
+        return await self._stored(_CHUNK.c.windows, fingerprint, chunk_ids)
+
+    async def _stored(
+        self, column: sa.ColumnClause[bytes], fingerprint: str, chunk_ids: Collection[str]
+    ) -> dict[str, bytes]:
+        statement = sa.select(_CHUNK.c.id, column).where(
+            _CHUNK.c.id.in_(list(chunk_ids)), _CHUNK.c.vector_of == fingerprint, column.is_not(None)
         )
         rows = await self._database.read(lambda session: session.execute(statement).all())
         return {id: bytes(vector) for id, vector in rows}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from app.domain.knowledge import ChunkText
+from app.domain.knowledge import ChunkText, StoredVectors
 from app.errors import EngineUnavailable
 from app.knowledge import dense_search
 from app.knowledge.dense_index import DenseIndex, MemoryIndex
@@ -21,27 +21,34 @@ class Records:
 
     def __init__(self, **chunks: tuple[str, str]) -> None:
         self.chunks = chunks
-        self.stored: dict[str, tuple[str, bytes]] = {}
+        self.stored: dict[str, tuple[str, StoredVectors]] = {}
         self.num_loaded = 0
 
     async def revision(self) -> str:
         return repr((self.chunks, sorted((id, mark) for id, (mark, _) in self.stored.items())))
 
     async def unencoded(self, fingerprint: str, limit: int, after: str = "") -> Sequence[ChunkText]:
-        waiting = [id for id in sorted(self.chunks) if id > after and self.stored.get(id, ("", b""))[0] != fingerprint]
+        waiting = [id for id in sorted(self.chunks) if id > after and self._mark(id) != fingerprint]
         return [
-            ChunkText(chunk_id=id, collection_id=self.chunks[id][0], text=self.chunks[id][1]) for id in waiting[:limit]
+            ChunkText(chunk_id=id, collection_id=self.chunks[id][0], place="", text=self.chunks[id][1])
+            for id in waiting[:limit]
         ]
 
-    async def save(self, fingerprint: str, vectors: Mapping[str, bytes]) -> None:
+    async def save(self, fingerprint: str, vectors: Mapping[str, StoredVectors]) -> None:
         self.stored |= {id: (fingerprint, vector) for id, vector in vectors.items() if id in self.chunks}
 
     async def encoded(self, fingerprint: str) -> Mapping[str, str]:
-        return {id: owner for id, (owner, _) in self.chunks.items() if self.stored.get(id, ("",))[0] == fingerprint}
+        return {id: owner for id, (owner, _) in self.chunks.items() if self._mark(id) == fingerprint}
 
     async def vectors(self, fingerprint: str, chunk_ids: Sequence[str]) -> Mapping[str, bytes]:
         self.num_loaded += len(chunk_ids)
-        return {id: self.stored[id][1] for id in chunk_ids if id in self.stored and self.stored[id][0] == fingerprint}
+        return {id: self.stored[id][1].vector for id in chunk_ids if self._mark(id) == fingerprint}
+
+    async def windows(self, fingerprint: str, chunk_ids: Collection[str]) -> Mapping[str, bytes]:
+        return {id: self.stored[id][1].windows for id in chunk_ids if self._mark(id) == fingerprint}
+
+    def _mark(self, chunk_id: str) -> str:
+        return self.stored[chunk_id][0] if chunk_id in self.stored else ""
 
 
 async def in_memory(info: EncoderInfo) -> DenseIndex:

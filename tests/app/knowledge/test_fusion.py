@@ -1,36 +1,30 @@
-"""Reciprocal rank fusion."""
+"""Scores of words and of meaning become one."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.domain.knowledge import Passage
-from app.knowledge.fusion import fuse, fuse_passages
+from app.knowledge.fusion import MEANING_WEIGHT, fuse
 
 
-def test_what_both_rankings_have_comes_first() -> None:
-    assert [key for key, _ in fuse("abc", "dcb", limit=9)] == ["b", "c", "a", "d"]
+def test_what_both_sides_have_comes_first() -> None:
+    assert list(fuse({"a": 0.5, "b": 0.4}, {"c": 0.6, "b": 0.5}, limit=9)) == ["b", "c", "a"]
+    assert list(fuse({"a": 0.5, "b": 0.4}, {"c": 0.6, "b": 0.5}, limit=1)) == ["b"]
 
 
-def test_the_score_is_the_sum_of_reciprocal_ranks() -> None:
-    scores = dict(fuse("ab", "b", limit=2))
-    assert scores == {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}
+def test_the_best_of_both_has_the_score_of_the_surer_side() -> None:
+    assert fuse({"a": 0.5}, {"a": 0.8}, limit=9) == {"a": pytest.approx(0.8)}
+    assert fuse({"a": 0.9, "b": 0.1}, {"b": 0.3}, limit=1) == {
+        "b": pytest.approx(0.9 * (MEANING_WEIGHT + (1 - MEANING_WEIGHT) / 9))
+    }
 
 
-def test_one_ranking_keeps_its_order_and_its_first_mentions() -> None:
-    assert [key for key, _ in fuse("abacb", "", limit=2)] == ["a", "b"]
-    assert fuse(limit=3) == []
+def test_one_side_alone_keeps_its_scores() -> None:
+    assert fuse({"a": 0.5, "b": 0.25}, {}, limit=9) == {"a": 0.5, "b": 0.25}
+    assert fuse({}, {"a": 0.5, "b": 0.25}, limit=9) == {"a": 0.5, "b": 0.25}
+    assert fuse({}, {}, limit=9) == {}
 
 
-def passage(document_id: str, start: int, score: float) -> Passage:
-    return Passage(
-        document_id=document_id, version=1, title="t", heading="", text="x", start=start, end=start + 1, score=score
-    )
-
-
-def test_passages_are_merged_by_their_place_and_carry_the_fused_score() -> None:
-    by_words = [passage("a", 0, 17.5), passage("b", 0, 3.0)]
-    by_meaning = [passage("a", 5, 0.9), passage("b", 0, 0.8), passage("a", 0, 0.1)]
-    fused = fuse_passages(by_words, by_meaning, limit=2)
-    assert [(one.document_id, one.start) for one in fused] == [("a", 0), ("b", 0)]
-    assert [one.score for one in fused] == [pytest.approx(1 / 61 + 1 / 63), pytest.approx(2 / 62)]
+def test_what_means_the_opposite_counts_as_nothing() -> None:
+    assert fuse({"a": 0.5}, {"a": -0.3}, limit=9) == {"a": 0.5}
+    assert fuse({}, {"a": -0.3}, limit=9) == {}

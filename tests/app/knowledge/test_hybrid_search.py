@@ -24,9 +24,12 @@ class Passages:
     async def search(
         self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
     ) -> Sequence[Passage]:
+        found = await self.rank(user_id, query, collections=collections)
+        return [passage(id, score) for id, score in found.items()][:limit]
+
+    async def rank(self, user_id: str, query: str, *, collections: Sequence[str] | None) -> Mapping[str, float]:
         usable = await self.usable(user_id, collections)
-        found = [id for id, (owner, text) in RECORDS.items() if owner in usable and query in text]
-        return [passage(id, 9.0) for id in found[:limit]]
+        return {id: 0.9 for id, (owner, text) in RECORDS.items() if owner in usable and query in text}
 
     async def usable(self, user_id: str, collections: Sequence[str] | None) -> Sequence[str]:
         if collections is not None and not set(collections) <= set(self._usable):

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from app.domain.knowledge import StoredVectors
 from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from testing.databases import PostgresServer
@@ -32,6 +33,7 @@ CHUNK = sa.Table(
     *(sa.Column(name, sa.String) for name in ("document_id", "collection_id", "heading", "vector_of")),
     *(sa.Column(name, sa.BigInteger) for name in ("version", "start", "end")),
     sa.Column("vector", sa.LargeBinary),
+    sa.Column("windows", sa.LargeBinary),
 )
 TEXT = "Grüße 😀. Refunds take five days."
 
@@ -75,25 +77,40 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         server.drop(url)
 
 
+def stored(vector: bytes) -> StoredVectors:
+    return StoredVectors(vector, b"w" + vector)
+
+
 async def test_chunks_wait_with_their_title_and_headings(database: Database) -> None:
     waiting = await ChunkVectors(database).unencoded("one", 2)
     assert [(one.chunk_id, one.collection_id) for one in waiting] == [("a1", "help"), ("a2", "help")]
-    assert [one.text for one in waiting] == [
-        "Policy\nGrüße 😀.",
-        "Policy\nMoney > Back\nRefunds take five days.",
+    assert [(one.place, one.text) for one in waiting] == [
+        ("Policy", "Grüße 😀."),
+        ("Policy > Money > Back", "Refunds take five days."),
     ]
     assert [one.chunk_id for one in await ChunkVectors(database).unencoded("one", 2, "a2")] == ["b1"]
 
 
 async def test_saved_vectors_come_back_until_the_encoder_changes(database: Database) -> None:
     vectors = ChunkVectors(database)
-    await vectors.save("one", {"a1": b"\x00\x01", "gone": b"\x02\x03", "b1": b"\xff\x00"})
+    saved = {"a1": stored(b"\x00\x01"), "gone": stored(b"\x02\x03"), "b1": stored(b"\xff\x00")}
+    await vectors.save("one", saved)
     assert await vectors.encoded("one") == {"a1": "help", "b1": "board"}
     assert await vectors.vectors("one", ["a1", "a2", "b1", "gone"]) == {"a1": b"\x00\x01", "b1": b"\xff\x00"}
+    assert await vectors.windows("one", {"a1", "a2"}) == {"a1": b"w\x00\x01"}
     assert [one.chunk_id for one in await vectors.unencoded("one", 9)] == ["a2"]
     assert await vectors.encoded("two") == {}
-    assert await vectors.vectors("two", ["a1"]) == {}
+    assert await vectors.vectors("two", ["a1"]) == await vectors.windows("two", ["a1"]) == {}
     assert [one.chunk_id for one in await vectors.unencoded("two", 9)] == ["a1", "a2", "b1"]
+
+
+async def test_vectors_without_windows_are_searched_and_encoded_again(database: Database) -> None:
+    vectors = ChunkVectors(database)
+    old = sa.update(CHUNK).values(vector=b"\x00", vector_of="one")  # as before there were windows
+    await database.write(lambda session: session.connection().execute(old))
+    assert set(await vectors.encoded("one")) == {"a1", "a2", "b1"}
+    assert await vectors.windows("one", ["a1"]) == {}
+    assert [one.chunk_id for one in await vectors.unencoded("one", 9)] == ["a1", "a2", "b1"]
 
 
 async def test_each_change_is_a_new_revision(database: Database) -> None:
@@ -101,7 +118,7 @@ async def test_each_change_is_a_new_revision(database: Database) -> None:
     revisions = [await vectors.revision()]
     await vectors.save("one", {})
     assert await vectors.revision() == revisions[0]
-    await vectors.save("one", {"a1": b"\x00"})
+    await vectors.save("one", {"a1": stored(b"\x00")})
     revisions.append(await vectors.revision())
     await database.write(
         lambda session: session.connection().execute(sa.delete(COLLECTION).where(COLLECTION.c.id == "board"))
