@@ -147,7 +147,11 @@ class AppSettings(BaseSettings):
         "not fit is dropped, the worst match first.",
     )
     knowledge_min_score: float = Field(
-        0.0, description="Passages with a lower score are not used. Scores depend on the way of searching."
+        0.28,
+        ge=0,
+        le=1,
+        description="Passages with a lower score are not used; if there are no others, a reply says that nothing was "
+        "found. 0 uses whatever shares a word.",
     )
     knowledge_synonyms: Path | None = Field(
         None,

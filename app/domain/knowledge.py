@@ -56,7 +56,7 @@ class Passage:
     text: str
     start: int
     end: int
-    score: float  #: higher is better; comparable within one search only
+    score: float  #: 0 to 1, higher is better; of about the same meaning in each way to search
 
     @property
     def place(self) -> str:

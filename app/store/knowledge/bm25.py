@@ -1,9 +1,10 @@
 """How relevant a chunk is for a query, by its words.
 
 The formula is BM25F (S. Robertson and H. Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009,
-section 3.6), with three changes. A concept counts by the variant that fits best. The sum is divided by the most that
+section 3.6), with some changes. A concept counts by the variant that fits best. The sum is divided by the most that
 the query's words could reach, so that scores are from 0 to 1, and those of two queries can be compared. And it shrinks
-by the share of the query that a chunk lacks: one that has all words is before one that repeats a few.
+by the share of the query that a chunk lacks: one that has all words is before one that repeats a few. The square
+root brings it to about the cosine that all-MiniLM-L6-v2 has for passages that are as relevant.
 """
 
 from __future__ import annotations
@@ -98,4 +99,4 @@ class Relevance:
                     best = max(best, worth * frequency / (frequency + SATURATION))
             found += best
             covered += has
-        return found / self._asked * (covered / self._asked) ** COVERAGE_POWER if found else 0.0
+        return math.sqrt(found / self._asked * (covered / self._asked) ** COVERAGE_POWER) if found else 0.0

@@ -12,11 +12,11 @@ def test_what_both_sides_have_comes_first() -> None:
     assert list(fuse({"a": 0.5, "b": 0.4}, {"c": 0.6, "b": 0.5}, limit=1)) == ["b"]
 
 
-def test_the_best_of_both_has_the_score_of_the_surer_side() -> None:
-    assert fuse({"a": 0.5}, {"a": 0.8}, limit=9) == {"a": pytest.approx(0.8)}
-    assert fuse({"a": 0.9, "b": 0.1}, {"b": 0.3}, limit=1) == {
-        "b": pytest.approx(0.9 * (MEANING_WEIGHT + (1 - MEANING_WEIGHT) / 9))
+def test_the_best_of_both_has_the_mean_of_its_scores() -> None:
+    assert fuse({"a": 0.5}, {"a": 0.8}, limit=9) == {
+        "a": pytest.approx(0.5 * (1 - MEANING_WEIGHT) + 0.8 * MEANING_WEIGHT)
     }
+    assert fuse({"a": 0.5, "b": 0.4}, {"a": 0.2}, limit=9)["a"] < fuse({"a": 0.5, "b": 0.4}, {"a": 0.6}, limit=9)["a"]
 
 
 def test_one_side_alone_keeps_its_scores() -> None:

@@ -1,0 +1,149 @@
+"""What a search by words finds, on both databases: synonyms, beginnings, misspelt words, and how it scores them."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app.domain.ids import LOCAL_USER_ID
+from app.domain.knowledge import NewChunk, Passage
+from app.services.container import Services
+from app.store.db.database import Database
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, WordCount
+from app.store.knowledge import candidates
+from app.store.knowledge.collections import Collections
+from app.store.knowledge.concepts import Thesaurus
+from app.store.knowledge.documents import Documents
+from app.store.knowledge.indexing import ChunkIndex
+from app.store.knowledge.reading import ReadingQueue
+from app.store.knowledge.search import ChunkSearch
+
+SECTIONS = {
+    "Refunds": "Refunds are paid within ten days after the parcel has arrived.",
+    "Shipping": "Shipping to Norway costs twelve euros. A parcel takes five days.",
+    "Invoices": "An invoice is sent by email. The calendar shows when it must be paid.",
+    "Sign-in": "Sign in with your password. Administrators can reset it.",
+    "Printers": "The printer needs paper.",
+}
+THESAURUS = Thesaurus([["refund", "money back", "erstattung"], ["log in", "sign in"], ["bill", "invoice"]])
+
+
+@pytest.fixture
+async def database(services: Services) -> Database:
+    await services.knowledge.ingest.close()  # it would claim the tests' documents
+    await add(services.database, "help.md", SECTIONS)
+    return services.database
+
+
+async def add(database: Database, name: str, sections: dict[str, str], collection: str | None = None) -> str:
+    text, chunks = "", []
+    for heading, words in sections.items():
+        chunks.append(NewChunk(heading=heading, start=len(text), end=len(text) + len(words), tokens=20))
+        text += words + "\n\n"
+    added = await Documents(database).add(LOCAL_USER_ID, collection, name, text.encode(), kind="markdown")
+    queue = ReadingQueue(database, "one")
+    job = await queue.claim_next()
+    assert job is not None
+    assert await queue.save_chunks(job, "Help", text, chunks)
+    return added.id
+
+
+async def found(database: Database, query: str, thesaurus: Thesaurus = THESAURUS) -> list[Passage]:
+    return await ChunkSearch(database, thesaurus).search(LOCAL_USER_ID, query, limit=10)
+
+
+async def first(database: Database, query: str) -> str:
+    return next((one.heading for one in await found(database, query)), "")
+
+
+@pytest.mark.parametrize(
+    ("query", "heading"),
+    [
+        ("can I get my money back", "Refunds"),
+        ("Erstattung", "Refunds"),
+        ("where do I log in", "Sign-in"),
+        ("the bill", "Invoices"),
+    ],
+)
+async def test_synonyms_and_phrases_find(database: Database, query: str, heading: str) -> None:
+    assert await first(database, query) == heading
+    assert all(one.heading != heading for one in await found(database, query, Thesaurus()))
+
+
+@pytest.mark.parametrize(
+    ("query", "heading"),
+    [
+        ("refnud", "Refunds"),
+        ("shiping to norwey", "Shipping"),
+        ("pasword", "Sign-in"),
+        ("pritner", "Printers"),
+        ("invioces", "Invoices"),
+        ("calender", "Invoices"),
+        ("adminstratoor", "Sign-in"),
+        ("norw", "Shipping"),
+    ],
+)
+async def test_misspelt_words_and_beginnings_find(database: Database, query: str, heading: str) -> None:
+    assert await first(database, query) == heading
+
+
+async def test_words_of_nothing_find_nothing(database: Database) -> None:
+    assert await found(database, "xylophone quartz") == []
+    assert await found(database, "") == []
+
+
+async def test_scores_are_from_0_to_1_and_fall_with_what_a_chunk_lacks(database: Database) -> None:
+    whole, part = await found(database, "refunds paid"), await found(database, "refunds paid by zeppelin to Bolivia")
+    assert [one.heading for one in (whole[0], part[0])] == ["Refunds", "Refunds"]
+    assert 0 < part[0].score < 0.7 * whole[0].score < 1
+
+
+async def test_a_synonym_counts_less_than_the_word(database: Database) -> None:
+    await add(database, "bill.md", {"Money": "A bill is sent by post.", "Notes": "An invoice is sent by post."})
+    assert await first(database, "bill") == "Money"
+
+
+async def test_counts_follow_the_chunks(database: Database) -> None:
+    async def counts() -> dict[str, int]:
+        rows = sa.select(WordCount.word, WordCount.chunks)
+        return {word: chunks for word, chunks in await database.read(lambda session: session.execute(rows).all())}  # noqa: C416
+
+    before = await counts()
+    assert (before[""], before["refund"], before["#refund"], before["parcel"]) == (5, 1, 1, 2)
+    second = await add(database, "more.md", {"Refunds": "A parcel."})
+    assert (await counts())["refund"] == 2
+    await add(database, "more.md", {"Parcels": "A parcel, changed."})  # a new version
+    assert ((await counts())["refund"], (await counts())["parcel"]) == (1, 3)
+    await Documents(database).remove(LOCAL_USER_ID, second)
+    assert await counts() == before
+    other = await Collections(database).create(LOCAL_USER_ID, "Other", everyone=True)
+    await add(database, "other.md", {"Refunds": "Another refund."}, other.id)
+    await Collections(database).delete(LOCAL_USER_ID, other.id)
+    assert await counts() == before
+
+    def lose(session: Session) -> None:  # as an upgrade from before there were counts does
+        session.execute(sa.delete(WordCount))
+        session.execute(sa.update(Chunk).values(indexed=False))
+
+    await database.write(lose)
+    while await ChunkIndex(database).catch_up():
+        pass
+    assert await counts() == before
+
+
+async def test_a_word_of_a_collection_that_is_not_asked_for_corrects_nothing(database: Database) -> None:
+    other = await Collections(database).create(LOCAL_USER_ID, "Other", everyone=True)
+    await add(database, "other.md", {"Secret": "A zeppelin."}, other.id)
+    search = ChunkSearch(database, THESAURUS)
+    assert await search.search(LOCAL_USER_ID, "zepelin", collections=[KNOWLEDGE_COLLECTION_ID]) == []
+    assert len(await search.search(LOCAL_USER_ID, "zepelin", collections=[other.id])) == 1
+
+
+async def test_words_that_are_too_common_to_list_still_find(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "MAX_LISTED", 1)
+    assert await first(database, "parcel days") in {"Refunds", "Shipping"}
+    assert await first(database, "parcel norway") == "Shipping"
+    assert await first(database, "refunds parcel") == "Refunds"
