@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import itertools
 import json
 import random
@@ -26,7 +27,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.store.db.database import Database, is_postgres
+from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, Document, DocumentVersion
 from app.store.db.models import table_of
 from app.store.knowledge.concepts import Thesaurus
@@ -42,7 +43,7 @@ RESULTS = Path(__file__).parent / "results"
 DOCUMENTS, CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 10_000, 20, 160
 VOCABULARY, SYNONYM_GROUPS, WORDS_OF_GROUP = 100_000, 5_000, 7
 WORDS_OF_QUERY, QUERIES = 6, 200
-DOCUMENTS_AT_ONCE = 500
+DOCUMENTS_AT_ONCE = 100
 
 
 class Texts:
@@ -63,9 +64,9 @@ class Texts:
         return Thesaurus([self.random.sample(self.vocabulary, WORDS_OF_GROUP) for _ in range(SYNONYM_GROUPS)])
 
 
-def fill(session: Session, texts: Texts, documents: int) -> None:
-    """Inserts documents as the reader of documents does."""
-    now, dialect = datetime.now(UTC), "postgresql" if is_postgres(session) else "sqlite"
+def make(texts: Texts, documents: int, dialect: str) -> tuple[dict[Any, list[dict[str, Any]]], list[EntryStems]]:
+    """Returns the rows of documents, and the stems of their chunks, as the reader of documents makes them."""
+    now = datetime.now(UTC)
     rows: dict[Any, list[dict[str, Any]]] = {Document: [], DocumentVersion: [], Chunk: [], ChunkEntry: []}
     stems = list[EntryStems]()
     for _ in range(documents):
@@ -89,6 +90,10 @@ def fill(session: Session, texts: Texts, documents: int) -> None:
             {"document_id": id, "version": 1, "content_hash": id, "size": len(text), "title": " ".join(title)}
             | {"text": text, "created_at": now}
         )
+    return rows, stems
+
+
+def insert(session: Session, rows: dict[Any, list[dict[str, Any]]], stems: list[EntryStems]) -> None:
     for model, values in rows.items():
         session.execute(sa.insert(table_of(model)), values)
     count_entries(session, KNOWLEDGE_COLLECTION_ID, stems)
@@ -108,7 +113,9 @@ async def measure(url: str, documents: int) -> dict[str, float]:
     database, texts = Database(url), Texts(1)
     started = perf_counter()
     for _ in range(0, documents, DOCUMENTS_AT_ONCE):
-        await database.write(lambda session: fill(session, texts, min(DOCUMENTS_AT_ONCE, documents)))
+        # before the transaction: PostgreSQL ends one that is idle for long
+        made = make(texts, min(DOCUMENTS_AT_ONCE, documents), sa.make_url(url).get_backend_name())
+        await database.write(functools.partial(insert, rows=made[0], stems=made[1]))
     filling = perf_counter() - started
     if url.startswith("postgresql"):
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
