@@ -22,6 +22,7 @@ from app.store.knowledge.spans import text_between
 EVERY_CHUNK = ""
 """Stands for a word that every chunk has."""
 _CHUNKS_AT_ONCE = 500
+_WORDS_AT_ONCE = 2000  # PostgreSQL ends a transaction whose client prepares a statement for too long
 
 
 def count_entries(session: Session, collection_id: str, entries: Iterable[EntryStems]) -> None:
@@ -81,9 +82,9 @@ def _add(session: Session, collection_id: str, counted: Mapping[str, int]) -> No
     if not counted:
         return
     insert = (postgresql.insert if is_postgres(session) else sqlite.insert)(table_of(WordCount))
-    session.execute(
-        insert.on_conflict_do_update(
-            index_elements=["collection_id", "word"], set_={"chunks": WordCount.chunks + insert.excluded.chunks}
-        ),
-        [{"collection_id": collection_id, "word": word, "chunks": count} for word, count in counted.items()],
+    upsert = insert.on_conflict_do_update(
+        index_elements=["collection_id", "word"], set_={"chunks": WordCount.chunks + insert.excluded.chunks}
     )
+    rows = [{"collection_id": collection_id, "word": word, "chunks": count} for word, count in counted.items()]
+    for start in range(0, len(rows), _WORDS_AT_ONCE):
+        session.execute(upsert, rows[start : start + _WORDS_AT_ONCE])
