@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from app.domain.gaps import GapGroup, GapList, GapQuestion, GapState
+from app.store.knowledge.concepts import query_words
 from app.store.knowledge.gaps import GapRecords
-from app.store.knowledge.search import query_words
 
 MIN_SIMILARITY = 0.5
 """Of the stems of two questions: the share that both have of those that any has (Jaccard, 1901)."""

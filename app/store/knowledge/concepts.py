@@ -70,6 +70,11 @@ def read_query(query: str, thesaurus: Thesaurus) -> list[Concept]:
     return list(concepts.values())
 
 
+def query_words(query: str) -> list[str]:
+    """Returns the stems that a query asks for, without stop words unless it has no others."""
+    return list(dict.fromkeys(map(stem, _telling_words(query))))[:MAX_QUERY_WORDS]
+
+
 def _spans(count: int) -> Iterator[tuple[int, int]]:
     for size in range(2, MAX_PHRASE_WORDS + 1):
         for start in range(count - size + 1):
