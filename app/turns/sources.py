@@ -21,8 +21,8 @@ _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context:
 
 NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
 GONE = (
-    "A collection that this chat uses as a source was deleted, or you may no longer use it. Untick it under Sources, "
-    "then send the message again."
+    "A collection that this chat uses as a source was deleted, or you may no longer use it. Remove it below the "
+    "message box, or untick it under Sources, then send the message again."
 )
 
 

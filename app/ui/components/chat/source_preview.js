@@ -17,6 +17,7 @@ export class SourcePreview {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
   #id = uniqueId("dm-source-preview");
+  #isTouched = false;
 
   /**
    * @param {HTMLElement} root  the text whose numbers have previews
@@ -41,17 +42,14 @@ export class SourcePreview {
       const isInside = event.relatedTarget instanceof Node && this.#preview?.contains(event.relatedTarget);
       if (!isInside) this.hide();
     });
-    root.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || this.#mark === null) return;
-      event.preventDefault(); // Esc would also stop a reply
-      event.stopPropagation();
-      this.hide();
+    root.addEventListener("pointerdown", ({ pointerType }) => {
+      this.#isTouched = pointerType === "touch"; // not every browser says so of the click that follows
     });
     root.addEventListener("click", (event) => {
       const mark = markAt(event.target);
       if (!mark) return;
-      const isTouch = event instanceof PointerEvent && event.pointerType === "touch";
-      if (this.open && !isTouch) this.#openDocument(mark);
+      const isTap = this.#isTouched && event.detail > 0; // 0: by the keyboard
+      if (this.open && !isTap) this.#openDocument(mark);
       else if (this.#mark === mark) this.hide();
       else this.show(mark);
     });
@@ -71,12 +69,14 @@ export class SourcePreview {
     this.#place();
     document.addEventListener("scroll", this.#place, { capture: true, passive: true });
     document.addEventListener("pointerdown", this.#leave);
+    document.addEventListener("keydown", this.#escape, { capture: true });
   }
 
   hide() {
     clearTimeout(this.#timer);
     document.removeEventListener("scroll", this.#place, { capture: true });
     document.removeEventListener("pointerdown", this.#leave);
+    document.removeEventListener("keydown", this.#escape, { capture: true });
     this.#mark?.removeAttribute("aria-describedby");
     this.#preview?.remove();
     this.#mark = this.#preview = null;
@@ -128,6 +128,14 @@ export class SourcePreview {
     const fitsBelow = bottom + GAP + height <= innerHeight || top < innerHeight - bottom;
     style.top = `${fitsBelow ? bottom + GAP : Math.max(GAP, top - GAP - height)}px`;
     style.left = `${Math.max(GAP, Math.min(left, innerWidth - width - GAP))}px`;
+  };
+
+  /** Escape closes the preview, wherever the focus is, and nothing else. @param {KeyboardEvent} event */
+  #escape = (event) => {
+    if (event.key !== "Escape") return;
+    event.preventDefault(); // it would also stop a reply
+    event.stopPropagation();
+    this.hide();
   };
 
   /** A tap elsewhere closes the preview. @param {PointerEvent} event */

@@ -2,7 +2,7 @@
 
 import { make } from "../../shared/dom.js";
 
-const MOST_NAMES = 2;
+const MAX_NAMES = 2;
 
 /**
  * What the sign says; null where there is nothing to choose.
@@ -15,8 +15,8 @@ export function signOf(chosen, usable) {
     return { text: "A collection of this chat is gone, or no longer yours to use. Remove it", isGone: true };
   if (chosen.length === 0 && usable.every(({ is_empty: isEmpty }) => isEmpty)) return null;
   const names = usable.filter(({ id }) => chosen.includes(id)).map(({ name }) => name);
-  const more = names.length - MOST_NAMES;
-  const named = names.slice(0, MOST_NAMES).join(", ");
+  const more = names.length - MAX_NAMES;
+  const named = names.slice(0, MAX_NAMES).join(", ");
   return { text: `Sources: ${named || "none"}${more > 0 ? ` and ${more} more` : ""}`, isGone: false };
 }
 
