@@ -47,7 +47,7 @@ class ChatPage:
 
     @property
     def alert(self) -> Locator:
-        return self.page.locator("#dm-composer .dm-alert")
+        return self.page.locator("#dm-composer .dm-alert:not(.dm-draft-body *)")
 
     @property
     def stop_button(self) -> Locator:
