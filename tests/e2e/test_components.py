@@ -123,7 +123,7 @@ def add(place):
     parts = {"actions": Conversations.ACTIONS, "parts": Conversations.PARTS, "height": 300}
     conversations = Conversations(LIST, current="1", elem_id=f"{place}-list", **parts)
     chat = Chat(elem_id=f"{place}-chat", height=200)
-    composer = Composer(canned=CANNED, drafts=True, last_message="again", elem_id=f"{place}-composer")
+    composer = Composer(canned=CANNED, last_message="again", elem_id=f"{place}-composer")
     logged(conversations, place)
     logged(composer, place)
     conversations.rename(rename, conversations, conversations)
@@ -489,7 +489,6 @@ def test_two_message_boxes_on_a_page_are_each_their_own(start: Start, page: Page
     right.box.press("/")
     right.expect_event("canned_open")
     assert page.evaluate(REPEATED_IDS) == []
-    page.keyboard.type("greeting")  # the command for a draft is above it
     page.keyboard.press("Enter")
     dialog.get_by_label("title", exact=True).fill("Ann")
     assert page.evaluate(REPEATED_IDS) == []
@@ -501,9 +500,7 @@ def test_two_message_boxes_on_a_page_are_each_their_own(start: Start, page: Page
     dialog.get_by_role("option", name="asked").click()
     right.expect_event("canned_fill", name="asked", values={})
     expect(right.box).to_have_value("from a listener")
-    right.button("Draft a reply").click()
-    right.expect_event("draft", text="from a listener")
-    assert right.heard == events_of(Composer)
+    assert right.heard == events_of(Composer) - {"draft"}  # which test_drafts.py raises
 
     left.expect_silence(Composer)
     left.box.press("/")
