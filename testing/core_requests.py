@@ -35,15 +35,18 @@ ON_DEVICE = (
 ON_HOST = (
     replace(GREEDY, repetition_penalty=1.3),
     replace(SAMPLED, presence_penalty=0.5),
-    replace(
-        SAMPLED, repetition_penalty=1.1, presence_penalty=-0.3, frequency_penalty=0.7, logit_bias={7: 3.0, 9: -1.0}
-    ),
-    replace(SAMPLED, repetition_penalty=1.2, bad_words=("a", "e"), logprobs=1),
     replace(SAMPLED, logit_bias={7: 3.0}),
     replace(GREEDY, min_tokens=4, stop_token_ids=tuple(range(200))),
     replace(GREEDY, logprobs=2),
     replace(GREEDY, prompt_logprobs=1),
     replace(SAMPLED, n=3),
+)
+#: Several of them at once.
+TOGETHER = (
+    replace(
+        SAMPLED, repetition_penalty=1.1, presence_penalty=-0.3, frequency_penalty=0.7, logit_bias={7: 3.0, 9: -1.0}
+    ),
+    replace(SAMPLED, repetition_penalty=1.2, bad_words=("a", "e"), logprobs=1),
 )
 
 

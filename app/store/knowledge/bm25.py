@@ -24,6 +24,10 @@ LENGTH_NORMALIZATION = 0.4
 """b: 0 takes long chunks as they are, 1 divides the occurrences by the length."""
 USUAL_TOKENS = 250
 COVERAGE_POWER = 0.5
+LEAST_INFORMATION = 0.7
+"""Of the subject of a whole collection, which every chunk has: a question about it must find something."""
+UNKNOWN_INFORMATION = 4.0
+"""Of a word that no chunk has. It says that a question may be about something else, and people use many such words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,11 @@ class Statistics:
         return min(self._chunks.get(word, 0) for word in phrase)
 
     def information(self, phrase: Phrase) -> float:
-        """Returns the inverse document frequency: above 0, and largest for what no chunk has."""
+        """Returns the inverse document frequency: larger for what fewer chunks have, within bounds."""
         chunks = min(self.chunks(phrase), self._all)
-        return math.log1p((self._all - chunks + 0.5) / (chunks + 0.5))
+        if not chunks:
+            return UNKNOWN_INFORMATION
+        return max(LEAST_INFORMATION, math.log1p((self._all - chunks + 0.5) / (chunks + 0.5)))
 
 
 class Relevance:

@@ -66,4 +66,4 @@ async def test_words_find_answers_and_refuse_what_no_document_has(search: ChunkS
         best = [await search.search(LOCAL_USER_ID, query, limit=1) for query in queries]
         refused[name] = sum(not found or found[0].score < threshold for found in best) / len(best)
     assert refused["answerable"] <= 0.05, refused
-    assert refused["strange"] >= 0.35, refused
+    assert refused["strange"] >= 0.2, refused

@@ -435,7 +435,7 @@ copy.copy_history(sys.argv[1], sys.argv[2], lambda stage, share: None)
 @pytest.mark.parametrize(
     ("rows", "begun"),
     [
-        (30, True),
+        (40, True),
         *(pytest.param(rows, False, marks=pytest.mark.full) for rows in (1, 12)),  # among the people
         *(pytest.param(rows, True, marks=pytest.mark.full) for rows in (55, 80, 120)),
     ],

@@ -27,6 +27,7 @@ from testing.core_requests import (
     MAX_REPLY_TOKENS,
     ON_HOST,
     SAMPLED,
+    TOGETHER,
     AdjustableClock,
     ReaderRecord,
     add,
@@ -185,7 +186,9 @@ def test_cpp_continues_with_top_n_sigma(llama: LoadedModel, steps_per_call: list
 
 
 @needs_compiler
-@pytest.mark.parametrize("params", [*ON_HOST, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
+@pytest.mark.parametrize(
+    "params", [*ON_HOST, *TOGETHER, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:]
+)
 def test_a_reply_with_parameters_of_its_own_keeps_no_other_to_single_steps(
     llama: LoadedModel, steps_per_call: list[int], params: SamplingParams
 ) -> None:
