@@ -1,33 +1,8 @@
 // The text of a draft: which sources it cites, and the same text for a customer, who has no use for their numbers.
 
+import { replaceNumbers } from "../../components/chat/citation_text.js";
+
 /** @import { Citation } from "../../components/chat/types.js" */
-
-const FENCE = /^ *(`{3,})[^`]*$/;
-// As app/domain/citations.py reads them: an escaped character, a span of code, or a number in brackets.
-const PARTS = /\\.|(`+)(?:(?!`).*?(?<!`)\1(?!`))?|([ \t]*)\[([1-9][0-9]{0,2})\]/g;
-
-/**
- * Replaces the numbers in brackets that are not in code.
- * @param {string} text
- * @param {(number: number, space: string) => string | null} replace  null: it stays
- */
-function replaceNumbers(text, replace) {
-  let fence = "";
-  const lines = text.split("\n").map((line) => {
-    const bare = line.trim();
-    if (fence !== "") {
-      if (/^`+$/.test(bare) && bare.length >= fence.length) fence = "";
-      return line;
-    }
-    const opened = FENCE.exec(line);
-    if (opened) {
-      fence = /** @type {string} */ (opened[1]);
-      return line;
-    }
-    return line.replace(PARTS, (whole, _ticks, space, number) => (number === undefined ? whole : (replace(Number(number), space) ?? whole)));
-  });
-  return lines.join("\n");
-}
 
 /**
  * Those of the sources that a text cites.

@@ -4,7 +4,7 @@ import { query, request } from "../../shared/api.js";
 import { announce, make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
 import { button, field, latest } from "./controls.js";
-import { problem } from "./desk.js";
+import { oneAtATime, problem } from "./desk.js";
 
 /** @import { ArticleList, ArticleView } from "../../shared/api_types.js" */
 
@@ -40,20 +40,7 @@ export function articleList(published) {
     text.value = body;
     const trouble = make("div");
     const path = `/api/kb/articles/${encodeURIComponent(id)}`;
-    let isRunning = false;
-    /** @param {() => Promise<unknown>} work */
-    async function run(work) {
-      if (isRunning) return;
-      isRunning = true;
-      trouble.replaceChildren();
-      try {
-        await work();
-      } catch (error) {
-        trouble.replaceChildren(problem(error));
-      } finally {
-        isRunning = false;
-      }
-    }
+    const run = oneAtATime(trouble);
     const values = () => ({ title: heading.value, body: text.value });
     /** @param {string} said */
     function leave(said) {

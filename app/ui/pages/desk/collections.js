@@ -4,7 +4,7 @@ import { request } from "../../shared/api.js";
 import { announce, make } from "../../shared/dom.js";
 import { conversationUrl } from "../chat/address.js";
 import { button, field } from "./controls.js";
-import { problem } from "./desk.js";
+import { oneAtATime } from "./desk.js";
 import { deletionText, RIGHTS, USERS } from "./knowledge_texts.js";
 
 /** @import { AccountView, CollectionMemberView, CollectionUse, CollectionView, MemberList, PeopleView, Viewer } from "../../shared/api_types.js" */
@@ -40,31 +40,10 @@ export function collectionControls({ viewer, current, changed }) {
     panel.replaceChildren();
   }
 
-  /**
-   * Runs one command at a time, and shows its error in the panel: a double click must not create two collections.
-   * @param {HTMLElement} trouble
-   */
-  function runner(trouble) {
-    let isRunning = false;
-    /** @param {() => Promise<unknown>} work */
-    return async (work) => {
-      if (isRunning) return;
-      isRunning = true;
-      trouble.replaceChildren();
-      try {
-        await work();
-      } catch (error) {
-        trouble.replaceChildren(problem(error));
-      } finally {
-        isRunning = false;
-      }
-    };
-  }
-
   /** @param {CollectionView | null} given @param {string} action @param {(values: object) => Promise<unknown>} save */
   function form(given, action, save) {
     const trouble = make("div");
-    const run = runner(trouble);
+    const run = oneAtATime(trouble);
     const name = make("input", { maxlength: "100", required: true, value: given?.name ?? "", autocomplete: "off" });
     const description = make("input", { maxlength: "500", value: given?.description ?? "", autocomplete: "off" });
     const users = make("select", {}, ...USERS.map(([value, text]) => make("option", { value, selected: value === String(given?.everyone ?? false) }, text)));
@@ -101,7 +80,7 @@ export function collectionControls({ viewer, current, changed }) {
     if (!collection) return;
     const path = `/api/kb/collections/${encodeURIComponent(collection.id)}`;
     const trouble = make("div");
-    const run = runner(trouble);
+    const run = oneAtATime(trouble);
     const members = make("div");
     const going = make("div");
     const number = ++visit;
@@ -163,7 +142,7 @@ export function collectionControls({ viewer, current, changed }) {
     name.focus();
     if (viewer.name === null) members.replaceChildren(make("p", { class: "dm-hint" }, "Accounts are off: this desk has a single user, who may do everything."));
     else {
-      const runMembers = runner(trouble);
+      const runMembers = oneAtATime(trouble);
       runMembers(() => showMembers(path, members, runMembers, () => number === visit));
     }
   }

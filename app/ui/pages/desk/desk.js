@@ -31,6 +31,28 @@ export function problem(error) {
   return make("p", { class: "dm-alert", role: "alert" }, errorMessage(error));
 }
 
+/**
+ * A function that runs commands, and shows their errors in `trouble`. While one runs it takes no other: a double click must
+ * not do something twice.
+ * @param {HTMLElement} trouble
+ */
+export function oneAtATime(trouble) {
+  let isRunning = false;
+  /** @param {() => Promise<unknown>} work */
+  return async (work) => {
+    if (isRunning) return;
+    isRunning = true;
+    trouble.replaceChildren();
+    try {
+      await work();
+    } catch (error) {
+      trouble.replaceChildren(problem(error));
+    } finally {
+      isRunning = false;
+    }
+  };
+}
+
 class Desk {
   /** @type {(() => void) | null} */
   #leave = null;

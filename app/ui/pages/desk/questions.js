@@ -4,7 +4,7 @@ import { query, request } from "../../shared/api.js";
 import { announce, make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 import { button, latest } from "./controls.js";
-import { problem } from "./desk.js";
+import { oneAtATime, problem } from "./desk.js";
 
 /** @import { MarkedQuestion, Passage, QuestionList } from "../../shared/api_types.js" */
 
@@ -16,22 +16,15 @@ import { problem } from "./desk.js";
  */
 export function questionMarker(question, { document_id, version, start, end }, marked) {
   const outcome = make("div");
-  let isRunning = false;
-  const mark = button("Answers this question", async () => {
-    if (isRunning) return;
-    isRunning = true;
-    try {
-      /** @type {MarkedQuestion} */
-      const { answer } = await request("POST", "/api/kb/questions", { question, document_id, version, start, end });
-      outcome.replaceChildren(make("p", { class: "dm-hint", dir: "auto" }, `Marked: “${answer}”`));
-      announce("Marked as an answer.");
-      await marked();
-    } catch (error) {
-      outcome.replaceChildren(problem(error));
-    } finally {
-      isRunning = false;
-    }
-  }, { kind: "dm-small" });
+  const run = oneAtATime(outcome);
+  const ask = async () => {
+    /** @type {MarkedQuestion} */
+    const { answer } = await request("POST", "/api/kb/questions", { question, document_id, version, start, end });
+    outcome.replaceChildren(make("p", { class: "dm-hint", dir: "auto" }, `Marked: “${answer}”`));
+    announce("Marked as an answer.");
+    await marked();
+  };
+  const mark = button("Answers this question", () => run(ask), { kind: "dm-small" });
   return [mark, outcome];
 }
 
