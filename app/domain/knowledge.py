@@ -33,7 +33,7 @@ class SearchWay(StrEnum):
 
     TEXT = "text"  #: words, with prefixes and typos
     DENSE = "dense"  #: meaning, by an encoder's vectors
-    FUSED = "fused"  #: both, merged by reciprocal rank
+    FUSED = "fused"  #: both, merged by their scores
 
 
 def place_of(title: str, heading: str) -> str:

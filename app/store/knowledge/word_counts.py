@@ -1,6 +1,6 @@
 """How many chunks of each collection have a word. Counts follow the chunks that are indexed, in the same transaction.
 
-Whoever changes them holds the row of the collection, so that two writers never wait for each other.
+A transaction that changes them holds the row of the collection, so that two writers never wait for each other.
 """
 
 from __future__ import annotations

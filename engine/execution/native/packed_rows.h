@@ -12,7 +12,7 @@
 // Rows [num_rows, words_per_row] lie in memory
 //   row-major, for the SIMD kernels; or
 //   tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
-//   after num_rows that fill the last tile have any numbers, and nobody reads their sums.
+//   after num_rows that fill the last tile have any numbers, and their sums are not read.
 //
 // Threads: each packs rows of its own; different threads may write different rows of one PackedRows, and the caller
 // places the barrier before they are read.

@@ -158,7 +158,7 @@ class PrefillAttention {
     }
 
     // Masks scores and turns them into probs, and rescales the sums so far. The probs of rows beyond count are not
-    // written; nobody reads their sums.
+    // written; their sums are not read.
     void softmax(int64_t first_row, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
         auto* probs = reinterpret_cast<bf16*>(scratch_.probs.data());
         for (int64_t row = 0; row < count; ++row) {
