@@ -28,6 +28,7 @@ from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
 from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.drafts import Drafts
+from app.turns.engine_requests import EngineRequests
 from app.turns.service import Turns
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
@@ -142,10 +143,9 @@ class TemporaryChats:
             feedback=FeedbackRecords(database),
             drafts=Drafts(
                 self._settings,
-                self._engine,
+                EngineRequests(self._engine, self.admission, accounts=self._settings.accounts),
                 self._templates,
                 self._sources,
-                self.admission,
                 DraftRecords(database),
                 storage,
             ),

@@ -51,6 +51,7 @@ from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.articles import ArticleWriter
 from app.turns.cases import CaseModel
 from app.turns.drafts import Drafts
+from app.turns.engine_requests import EngineRequests
 from app.turns.service import Turns
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
@@ -161,7 +162,8 @@ class Services:
             )
             if not is_alone:
                 background.start(sweep_expired(leases, lease_seconds, turns.running_turn_ids), "sweeper")
-            case_model = CaseModel(engine, admission, accounts=settings.accounts)
+            requests = EngineRequests(engine, admission, accounts=settings.accounts)
+            case_model = CaseModel(requests)
             housekeeping = Housekeeping(
                 conversations.index,
                 ChunkIndex(database),
@@ -186,7 +188,7 @@ class Services:
                     turns=turns,
                     deletions=deletions,
                     feedback=FeedbackRecords(database),
-                    drafts=Drafts(settings, engine, templates, sources, admission, DraftRecords(database), storage),
+                    drafts=Drafts(settings, requests, templates, sources, DraftRecords(database), storage),
                 ),
                 temporary=temporary,
                 responses=responses,

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from app.domain.citations import without_citations
 from app.domain.text import clean_text
 from app.domain.views import ConversationView, MessageStatus, MessageView, Role
 from app.errors import EngineUnavailable, InvalidInput
-from app.turns.admission import Admission, caller_of
-from app.turns.engine_errors import as_app_error, context_too_long
-from engine import (
-    ChatEngine,
-    ChatMessage,
-    ChatOptions,
-    ContextLengthError,
-    Delta,
-    EngineError,
-    FinishReason,
-    SamplingParams,
-)
+from app.turns.engine_requests import EngineRequests, count_tokens
+from engine import ChatMessage, ChatOptions, FinishReason, SamplingParams
 
 MAX_MESSAGES = 300
 """The latest messages of a longer conversation are its case."""
 _PAGE = 100
 _MAX_MESSAGE_SHARE = 4  # one message takes at most a quarter of what all may
 _DELIMITER = re.compile(r"<(?=[\s/\u200b-\u200f\u2060\ufeff]*(?:message|case)\b)", re.IGNORECASE)
-_CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean
 
 Count = Callable[[str], Awaitable[int]]
 """Counts the tokens of a text."""
@@ -138,22 +127,16 @@ async def _cut(text: str, tokens: int, count: Count) -> str:
 class CaseModel:
     """Asks the model about a case."""
 
-    def __init__(self, engine: ChatEngine, admission: Admission, *, accounts: bool) -> None:
-        self._engine = engine
-        self._admission = admission
-        self._accounts = accounts
+    def __init__(self, requests: EngineRequests) -> None:
+        self._requests = requests
 
     @property
     def budget(self) -> int:
         """Tokens that a case may take: half the context, as the rest is for the request and the answer."""
-        return self._engine.info.max_model_len // 2
+        return self._requests.engine.info.max_model_len // 2
 
     async def count(self, text: str) -> int:
-        """Counts the tokens of a text, estimated where the engine does not tell."""
-        try:
-            return len(await self._engine.tokenize(text, add_special_tokens=False))
-        except EngineError:
-            return -(-len(text) // _CHARS_PER_TOKEN)
+        return await count_tokens(self._requests.engine, text)
 
     async def write(self, user_id: str, messages: Sequence[ChatMessage], params: SamplingParams) -> tuple[str, bool]:
         """Returns the model's answer, and whether it was cut off at its maximum length.
@@ -163,22 +146,15 @@ class CaseModel:
             TooManyRequests: the user has reached a limit on replies.
             Overloaded, EngineUnavailable: the engine takes no request, or failed.
         """
-        options = ChatOptions(thinking=False) if self._engine.info.can_think else None
-        caller = caller_of(user_id, accounts=self._accounts)
+        options = ChatOptions(thinking=False) if self._requests.engine.info.can_think else None
         parts: list[str] = []
         end: FinishReason | None = None
-        try:
-            prepared = await self._engine.prepare(messages, params, caller=caller, options=options)
-            deltas = cast(AsyncGenerator[Delta], self._admission.meter(user_id, self._engine.stream(prepared)))
-            async with aclosing(deltas):
-                async for delta in deltas:
-                    parts.append(clean_text(delta.text))
-                    end = delta.finish_reason or end
-        except ContextLengthError as error:
-            subject, advice = "With its prompt, this case is", "Shorten the prompt, or load a model that reads more"
-            raise context_too_long(error.prompt_tokens, error.max_model_len, subject=subject, advice=advice) from error
-        except (EngineError, ValueError) as error:
-            raise as_app_error(error) from error
+        subject, advice = "With its prompt, this case is", "Shorten the prompt, or load a model that reads more"
+        prepared = await self._requests.prepare(user_id, messages, params, options, subject=subject, advice=advice)
+        async with aclosing(self._requests.stream(user_id, prepared)) as deltas:
+            async for delta in deltas:
+                parts.append(clean_text(delta.text))
+                end = delta.finish_reason or end
         if end not in (FinishReason.STOP, FinishReason.LENGTH):
             raise EngineUnavailable("The model was interrupted while it wrote. Try again.")
         return "".join(parts).strip(), end is FinishReason.LENGTH

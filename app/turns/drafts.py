@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import cast
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.citations import as_citations, citations_of
@@ -14,25 +13,15 @@ from app.domain.model_size import parameters_text
 from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text
-from app.errors import AppError, EngineUnavailable, InvalidInput
+from app.errors import EngineUnavailable, InvalidInput
 from app.settings import AppSettings
 from app.store.chat.reply_drafts import DraftRecords
 from app.templates.catalog import Templates
-from app.turns.admission import Admission, caller_of
-from app.turns.engine_errors import as_app_error, context_too_long
+from app.turns.engine_requests import EngineRequests
 from app.turns.sources import Sources
 from app.turns.storage_quota import StorageQuota
 from app.turns.written_replies import NOTHING_FOUND
-from engine import (
-    ChatEngine,
-    ChatMessage,
-    ChatOptions,
-    ContextLengthError,
-    Delta,
-    EngineError,
-    FinishReason,
-    PreparedPrompt,
-)
+from engine import ChatMessage, ChatOptions, Delta, FinishReason, PreparedPrompt
 
 REPLY_WRITER = "reply-writer"
 """The prompt of a chat that has none of its own."""
@@ -97,18 +86,17 @@ class Drafts:
     def __init__(
         self,
         settings: AppSettings,
-        engine: ChatEngine,
+        requests: EngineRequests,
         templates: Templates,
         sources: Sources,
-        admission: Admission,
         records: DraftRecords,
         storage: StorageQuota,
     ) -> None:
         self._settings = settings
-        self._engine = engine
+        self._engine = requests.engine
+        self._requests = requests
         self._templates = templates
         self._sources = sources
-        self._admission = admission
         self._records = records
         self._storage = storage
 
@@ -152,7 +140,7 @@ class Drafts:
         if system_prompt := await self._system_prompt(settings):
             messages.insert(0, ChatMessage(role="system", content=system_prompt))
         prepared = await self._prepare(user_id, settings, messages, len(sources))
-        async with aclosing(self._deltas(user_id, prepared)) as deltas:
+        async with aclosing(self._requests.stream(user_id, prepared)) as deltas:
             # The engine raises refusals instead of the first delta: before that, there is no draft to store.
             first = await anext(deltas, None)
             draft_id = await self._records.add(
@@ -238,30 +226,8 @@ class Drafts:
         options = ChatOptions(adapter=settings.adapter or None)
         if self._engine.info.can_think:
             options = settings.chat_options()
-        caller = caller_of(user_id, accounts=self._settings.accounts)
-        try:
-            return await self._engine.prepare(messages, params, caller=caller, options=options)
-        except ContextLengthError as error:
-            subject, advice = "With its sources, this message is", "Shorten it, or use fewer collections"
-            raise context_too_long(error.prompt_tokens, error.max_model_len, subject=subject, advice=advice) from error
-        except (EngineError, ValueError) as error:
-            raise as_app_error(error) from error
-
-    async def _deltas(self, user_id: str, prepared: PreparedPrompt) -> AsyncGenerator[Delta]:
-        """Streams the reply to the prompt, admitted and counted.
-
-        Raises:
-            AppError: the engine takes no request, or failed.
-        """
-        deltas = cast(AsyncGenerator[Delta], self._admission.meter(user_id, self._engine.stream(prepared)))
-        try:
-            async with aclosing(deltas):
-                async for delta in deltas:
-                    yield delta
-        except AppError:
-            raise
-        except (EngineError, ValueError) as error:
-            raise as_app_error(error) from error
+        subject, advice = "With its sources, this message is", "Shorten it, or use fewer collections"
+        return await self._requests.prepare(user_id, messages, params, options, subject=subject, advice=advice)
 
 
 def _prompt_name(settings: ChatSettings) -> str:

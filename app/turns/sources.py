@@ -14,9 +14,9 @@ from app.knowledge.reranking import Reranker
 from app.knowledge.rewriting import QuestionRewriter
 from app.settings import AppSettings
 from app.turns.admission import caller_of
-from engine import ChatEngine, EngineError, StructuredOutput, StructureKind
+from app.turns.engine_requests import count_tokens
+from engine import ChatEngine, StructuredOutput, StructureKind
 
-_CHARS_PER_TOKEN = 3  # where the engine reports no tokens; fewer than any language's mean, so that sources fit
 _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
 
 NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
@@ -88,7 +88,7 @@ class Sources:
         budget = min(self._settings.knowledge_tokens, self._engine.info.max_model_len // _MAX_CONTEXT_SHARE)
         sources: list[Passage] = []
         for passage in found:
-            budget -= await self._count(show_source(len(sources) + 1, passage))
+            budget -= await count_tokens(self._engine, show_source(len(sources) + 1, passage))
             if budget < 0:
                 break
             sources.append(passage)
@@ -138,10 +138,3 @@ class Sources:
         if not count or not self._engine.info.num_parameters:
             return None
         return StructuredOutput(StructureKind.REGEX, citation_pattern(count))
-
-    async def _count(self, text: str) -> int:
-        """Counts the tokens of a text, estimated where the engine does not tell."""
-        try:
-            return len(await self._engine.tokenize(text, add_special_tokens=False))
-        except EngineError:
-            return -(-len(text) // _CHARS_PER_TOKEN)

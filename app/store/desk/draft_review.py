@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence, Set
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, select
@@ -19,7 +18,8 @@ from app.errors import InvalidInput
 from app.store.db.database import Database
 from app.store.db.desk_models import ReplyDraft
 from app.store.db.models import Account, Conversation, Message
-from app.store.db.rows import is_id, shown_name
+from app.store.db.rows import shown_name
+from app.store.desk.cursors import decode_cursor, encode_cursor
 
 MAX_PAGE = 50
 MAX_OF_CONVERSATION = 20
@@ -52,12 +52,12 @@ class DraftReviews:
             raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
         wanted = _USED.where(ReplyDraft.used_at >= span.begins, ReplyDraft.used_at < span.ends)
         if cursor:
-            at, id = _decode(cursor)
+            at, id = decode_cursor(cursor)
             wanted = wanted.where((ReplyDraft.used_at < at) | ((ReplyDraft.used_at == at) & (ReplyDraft.id < id)))
         wanted = wanted.order_by(ReplyDraft.used_at.desc(), ReplyDraft.id.desc()).limit(limit + 1)
         rows, hidden = await self._read(reviewer_id, wanted)
         more, rows = len(rows) > limit, rows[:limit]
-        next_cursor = f"{rows[-1].ReplyDraft.used_at.isoformat()} {rows[-1].ReplyDraft.id}" if more else None
+        next_cursor = encode_cursor(rows[-1].ReplyDraft.used_at, rows[-1].ReplyDraft.id) if more else None
         return Page(await asyncio.to_thread(_shown, rows, hidden), next_cursor)
 
     async def beside(self, reviewer_id: str, message_id: str) -> tuple[UsedDraft, ...]:
@@ -106,14 +106,3 @@ def _view(draft: ReplyDraft, title: str, user: str, *, is_hidden: bool) -> UsedD
         citations=() if is_hidden else cited,
         withheld=WITHHELD if is_hidden else None,
     )
-
-
-def _decode(cursor: str) -> tuple[datetime, str]:
-    at, _, id = cursor.partition(" ")
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None or not is_id(id):
-        raise InvalidInput("This cursor is not valid. Start again without one.")
-    return moment, id

@@ -26,6 +26,7 @@ from app.store.db.desk_models import Feedback, Review
 from app.store.db.models import PERHAPS_UNANSWERED, Account, Conversation, Message, Turn
 from app.store.db.rows import is_id, shown_name
 from app.store.desk.audit import add_event
+from app.store.desk.cursors import decode_cursor, encode_cursor
 
 EXCERPT_CHARS = 400
 BEFORE = 6  #: messages above a reply that are shown with it
@@ -65,7 +66,7 @@ class Reviews:
         """
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
-        before = _decode(cursor) if cursor else None
+        before = decode_cursor(cursor) if cursor else None
 
         def work(session: Session) -> Page[ReviewItem]:
             arms = [_latest(_having(flag, span), state, before, limit + 1) for flag in dict.fromkeys(flags)]
@@ -83,7 +84,7 @@ class Reviews:
             hidden = self._withheld(session, reviewer_id, items)
             return Page(
                 tuple(_readable(items[row.id], hidden) for row in rows),
-                f"{rows[-1].created_at.isoformat()} {rows[-1].id}" if more else None,
+                encode_cursor(rows[-1].created_at, rows[-1].id) if more else None,
             )
 
         return await self._database.read(work)
@@ -304,14 +305,3 @@ def _shown(message: Message, hidden: Collection[str]) -> ExchangeMessage:
 
 def _readable(item: ReviewItem, hidden: Collection[str]) -> ReviewItem:
     return replace(item, reply=WITHHELD) if item.message_id in hidden and item.reply else item
-
-
-def _decode(cursor: str) -> tuple[datetime, str]:
-    at, _, id = cursor.partition(" ")
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None or not is_id(id):
-        raise InvalidInput("This cursor is not valid. Start again without one.")
-    return moment, id
