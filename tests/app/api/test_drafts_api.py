@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,42 +15,14 @@ from sqlalchemy import select
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.reply_drafts import MAX_UNUSED
-from app.domain.roles import UserRole
 from app.store.db.desk_models import ReplyDraft
 from app.store.desk.draft_review import WITHHELD
 from app.turns.drafts import CUT_OFF, MODEL_TOO_SMALL
 from app.turns.written_replies import NOTHING_FOUND
 from engine import FinishReason, StructureKind
 from testing.knowledge import ScriptedSearch, passage
-from tests.app.desk import Desk, desk
-
-SECRET = "The code of the vault is 4711."
-CITED = {
-    "number": 1,
-    "document_id": "document-1",
-    "version": 1,
-    "start": 10,
-    "end": 10 + len(SECRET),
-    "title": "Returns",
-    "heading": "",
-    "text": SECRET,
-}
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path / "data", gradio=False) as opened:
-        for name, role in (("ada", UserRole.ADMIN), ("ben", UserRole.AGENT), ("cyd", UserRole.VIEWER)):
-            await opened.add(name, role)
-        yield opened
-
-
-@pytest.fixture
-def search(here: Desk) -> ScriptedSearch:
-    """A collection that only Ben may use."""
-    here.live.engine._info = replace(here.live.engine.info, num_parameters=3_000_000_000)
-    here.services.sources.retriever = found = ScriptedSearch(passage(SECRET), members={"bens": {here.ids["ben"]}})
-    return found
+from tests.app.api.secret_sources import CITED, SECRET
+from tests.app.desk import Desk
 
 
 async def begin(http: httpx.AsyncClient, **options: Any) -> str:

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.domain.roles import UserRole
 from app.store.desk.review import WITHHELD
-from testing.knowledge import ScriptedSearch, passage
+from testing.knowledge import ScriptedSearch
+from tests.app.api.secret_sources import CITED, SECRET
 from tests.app.api.test_tool_doors import events
-from tests.app.desk import Desk, desk
-
-SECRET = "The code of the vault is 4711."
-CITED = {
-    "number": 1,
-    "document_id": "document-1",
-    "version": 1,
-    "start": 10,
-    "end": 10 + len(SECRET),
-    "title": "Returns",
-    "heading": "",
-    "text": SECRET,
-}
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path / "data", gradio=False) as opened:
-        for name, role in (("ada", UserRole.ADMIN), ("ben", UserRole.AGENT), ("cyd", UserRole.VIEWER)):
-            await opened.add(name, role)
-        yield opened
-
-
-@pytest.fixture
-def search(here: Desk) -> ScriptedSearch:
-    """A collection that only Ben may use."""
-    here.live.engine._info = replace(here.live.engine.info, num_parameters=3_000_000_000)
-    here.services.sources.retriever = found = ScriptedSearch(passage(SECRET), members={"bens": {here.ids["ben"]}})
-    return found
+from tests.app.desk import Desk
 
 
 async def ask(here: Desk, **options: Any) -> dict[str, Any]:
