@@ -23,6 +23,7 @@ from app.domain.conversation_document import (
 )
 from app.domain.document_tree import latest_tip
 from app.domain.ids import new_id
+from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.tool_use import end_open
 from app.domain.views import MessageStatus, Role
@@ -191,9 +192,11 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
 
 
 def _draft_document(draft: ReplyDraft) -> DraftDocument:
+    columns = {name: getattr(draft, name) for name in DRAFT_COLUMNS}
+    columns["change"] = DraftChange(draft.change) if draft.change else None
+    columns["used_as"] = DraftUse(draft.used_as) if draft.used_as else None
     return DraftDocument.model_construct(
-        sources=[SourceDocument.model_construct(**asdict(source)) for source in draft.sources or ()],
-        **{name: getattr(draft, name) for name in DRAFT_COLUMNS},
+        sources=[SourceDocument.model_construct(**asdict(source)) for source in draft.sources or ()], **columns
     )
 
 
