@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from engine.chat_options import ChatOptions
 from engine.embeddings import Encoder, UnloadedEncoder
 from engine.errors import EngineStoppedError
-from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
+from engine.interface import Caller, ChatMessage, PreparedPrompt, PromptPiece, Truncation
 from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.runtime.background import run_in_daemon_thread
 from engine.runtime.offline import Job, join_deltas, run_all
@@ -257,6 +257,24 @@ class Engine:
 
         return self._deltas(prepare, deadline, priority)
 
+    def inspect(
+        self, prepared: PreparedPrompt, *, position: int | None = None, deadline: float | None = None, priority: int = 0
+    ) -> Deltas:
+        """Reports how the tokens of a given reply are chosen from. See :meth:`engine.interface.ReplyInspector.inspect`.
+
+        If another model was loaded since ``prepared`` was made, the conversation is rendered again for that one.
+        """
+
+        async def submit() -> tuple[Worker, Submission]:
+            worker, chat = await self._rendered(prepared)
+            request_processor = worker.core.request_processor
+            request_id = f"req-{next(self._ids)}"
+            return worker, await asyncio.to_thread(
+                request_processor.process_inspection, request_id, chat, position, deadline, priority
+            )
+
+        return Deltas(_pull_deltas(submit), partial(_push_deltas, submit))
+
     def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -309,6 +327,15 @@ class Engine:
         return await asyncio.to_thread(
             self._supervisor.running_worker().core.request_processor.token_strings, token_ids
         )
+
+    async def read_prompt(
+        self, prepared: PreparedPrompt, *, offset: int = 0, limit: int
+    ) -> tuple[int, tuple[PromptPiece, ...]]:
+        """Shows a prompt as the model reads it. See :meth:`engine.interface.PromptReader.read_prompt`."""
+        worker, chat = await self._rendered(prepared)
+        token_ids = chat.prompt.token_ids
+        pieces = await asyncio.to_thread(worker.core.request_processor.pieces, token_ids[offset : offset + limit])
+        return len(token_ids), tuple(PromptPiece(*piece) for piece in pieces)
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``; empty if none does."""
@@ -405,15 +432,19 @@ class Engine:
         self, prepare: Callable[[], Awaitable[PreparedPrompt]], deadline: float | None, priority: int
     ) -> tuple[Worker, Submission]:
         """Makes the submission of a prepared conversation, for the worker that serves now."""
-        prepared = await prepare()
+        worker, chat = await self._rendered(await prepare())
+        return worker, self._submission(
+            worker.core.request_processor, chat.prompt, deadline, priority, chat.caller, chat.options.adapter
+        )
+
+    async def _rendered(self, prepared: PreparedPrompt) -> tuple[Worker, RenderedChat]:
+        """Returns a prepared conversation as the worker that serves now reads it, and that worker."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
         if not (isinstance(prepared, RenderedChat) and prepared.is_by(request_processor)):
             messages, params, caller = prepared.messages, prepared.requested_params, prepared.caller
             prepared = await _render(request_processor, messages, params, caller, options=prepared.options)
-        return worker, self._submission(
-            request_processor, prepared.prompt, deadline, priority, prepared.caller, prepared.options.adapter
-        )
+        return worker, prepared
 
     def _submission(
         self,

@@ -80,14 +80,17 @@ class Truncation:
 
     A turn is a user message with the messages up to the next one, and is left out as a whole; system messages at the
     start and the last user message stay. Room for the reply is reserved: its maximum length, but at most a quarter of
-    the context window. A turn that was left out stays out; when more must go, the turns are cut to half of what fits.
-    So later prompts share a prefix, which the engine finds in its cache, until the room is used up again.
+    the context window. When turns must go, those that stay take three quarters of the room for them, and a turn that
+    was left out stays out until the prompt has that much room again. So later prompts share a prefix, which the engine
+    finds in its cache, until the room is used up.
 
     Args:
         num_omitted: messages that the conversation's previous prompt left out, under the same context window.
+        may_restore: fewer may be left out, where there is room for them again.
     """
 
     num_omitted: int = 0
+    may_restore: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -247,6 +250,55 @@ class ChatEngine(Protocol):
 
     async def drain(self, timeout: float) -> bool:
         """Refuses new requests and waits for those in flight; True when all ended within ``timeout`` seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """A part of a prompt: one special token, or the text of the tokens between two of them."""
+
+    text: str
+    num_tokens: int
+    is_special: bool  #: a token of the template's or the tokenizer's own, which no message's text can hold
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """An engine that shows prompts as the model reads them."""
+
+    async def read_prompt(
+        self, prepared: PreparedPrompt, *, offset: int = 0, limit: int
+    ) -> tuple[int, tuple[PromptPiece, ...]]:
+        """Returns the tokens of a prompt, counted, and ``limit`` of them from ``offset`` on as text.
+
+        Raises:
+            EngineStoppedError: the engine takes no requests.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplyInspector(Protocol):
+    """An engine that reports the distributions from which the tokens of a reply are chosen."""
+
+    def inspect(
+        self, prepared: PreparedPrompt, *, position: int | None = None, deadline: float | None = None, priority: int = 0
+    ) -> Deltas:
+        """Computes the log-probabilities of a given reply's tokens, with an ``inspection`` of each.
+
+        A request with ``prompt_logprobs`` over the conversation and the reply; the prefix cache serves what comes
+        before the first token that is reported. The first token's delta has them in ``prompt_logprobs``, and the
+        stream ends with it.
+
+        Args:
+            prepared: a conversation that ends with the reply, ``unfinished``. Its parameters are those whose effect is
+                reported, as if the reply were sampled from its first token on.
+            position: report only this token of the reply, counted from 0, with its whole row. None: all, without rows.
+
+        Raises (on the first ``anext``):
+            InvalidRequestError: the conversation ends with no reply, or it has no token at the position.
+            EngineStoppedError, EngineOverloadedError: as :meth:`ChatEngine.stream`.
+        """
         ...
 
 

@@ -80,6 +80,39 @@ class Logprob:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A token that could have stood at a position, before and after the sampling parameters."""
+
+    token: Logprob  #: under the model's own distribution
+    kept_logprob: float | None  #: in the distribution that is sampled from; None: removed
+    #: the parameter that removed it: temperature (of 0), top_n_sigma, top_k, top_p, min_p, typical_p, penalties,
+    #: logit_bias, min_tokens, structured or forbidden_words (with bad_words); None: kept
+    removed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedRow:
+    """The whole row of scores at one position, and all that the sampler applies to it before the temperature."""
+
+    logits: bytes  #: the model's logits less ``highest``, float16, little-endian: ``[vocab_size]``
+    highest: float  #: the highest logit; the repetition penalty depends on the logits' signs
+    counts: tuple[tuple[int, int], ...]  #: distinct tokens so far with their number in the reply; empty: no penalties
+    bias: tuple[tuple[int, float], ...]  #: ``logit_bias``
+    banned: bytes  #: a bit for each token id, lowest first, set if it may not follow; empty: all may
+    alternatives: tuple[Alternative, ...]  #: the likeliest tokens under the model's own distribution, likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """How a token of a reply was chosen from, under given sampling parameters."""
+
+    entropy: float  #: of the model's own distribution, in nats
+    kept_logprob: float | None  #: of the token, in the distribution that is sampled from; None: it would be removed
+    num_kept: int  #: tokens that are left to sample from
+    row: InspectedRow | None = None  #: of the position that was asked for
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Log-probabilities at one token of a prompt or a reply, under the model's own distribution.
 
@@ -89,6 +122,7 @@ class TokenLogprobs:
     token: Logprob
     rank: int | None  #: 1 is the likeliest; equally likely tokens share the better rank
     top: tuple[Logprob, ...]  #: the likeliest tokens, as many as requested, likeliest first
+    inspection: Inspection | None = None  #: of the tokens that :meth:`Engine.inspect` reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +269,7 @@ class ModelInfo:
     has_chat_template: bool
     has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
     can_continue: bool = True  #: a partial reply can be continued
+    can_inspect: bool = False  #: the distributions behind a reply's tokens can be reported, see :class:`ReplyInspector`
     quantization_reason: str | None = None  #: why the weights have their format, if the engine chose it
     can_think: bool = False  #: the chat template thinks before the answer, or not, as a request asks
     can_call_tools: bool = False  #: tools can be offered in a conversation

@@ -57,13 +57,11 @@ class Slider:
         low: lowest value.
         high: highest value.
         step: distance between neighbouring values.
-        is_advanced: shown only below "Advanced".
     """
 
     low: float
     high: float
     step: float
-    is_advanced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,8 @@ class Parameter:
         engines: the kinds of engines that know it, by the names of :data:`engine.remote.dialects.DIALECTS`.
         spellings: an engine's name for it where it differs from ours.
         is_native: part of the row that the C++ sampler takes. Rows with another filter are sampled in NumPy.
-        in_chat: a setting of chats, shown in the settings panel; for numbers and strings.
+        in_chat: a setting of chats, shown in the settings panel; for numbers, strings and words.
+        is_advanced: shown there only below "Advanced".
         slider: its slider there; None shows a field to type into. The parameters with sliders are those that presets
             set.
         paper: the publication that introduced it.
@@ -116,6 +115,7 @@ class Parameter:
     spellings: Mapping[str, str] = field(default_factory=dict)
     is_native: bool = False
     in_chat: bool = False
+    is_advanced: bool = False
     slider: Slider | None = None
     paper: str = ""
 
@@ -235,7 +235,8 @@ _PARAMETERS: Final = (
         config_name="typical_p",
         engines=_DESKMATE | {"llama.cpp"},
         in_chat=True,
-        slider=Slider(low=0, high=1, step=0.01, is_advanced=True),
+        is_advanced=True,
+        slider=Slider(low=0, high=1, step=0.01),
         paper='Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023, arXiv 2202.00666)',
     ),
     Parameter(
@@ -254,7 +255,8 @@ _PARAMETERS: Final = (
         engines=_DESKMATE | {"llama.cpp"},
         is_native=True,
         in_chat=True,
-        slider=Slider(low=0, high=5, step=0.1, is_advanced=True),
+        is_advanced=True,
+        slider=Slider(low=0, high=5, step=0.1),
         paper='Tang, Liu, Xu and Huang, "Top-nσ: Not All Logits Are You Need" (arXiv 2411.07641)',
     ),
     Parameter(
@@ -288,7 +290,8 @@ _PARAMETERS: Final = (
         config_name="presence_penalty",
         engines=_ALL - {"tgi"},  # TGI gives it another meaning
         in_chat=True,
-        slider=Slider(low=-2, high=2, step=0.05, is_advanced=True),
+        is_advanced=True,
+        slider=Slider(low=-2, high=2, step=0.05),
     ),
     Parameter(
         name="frequency_penalty",
@@ -303,7 +306,8 @@ _PARAMETERS: Final = (
         config_name="frequency_penalty",
         engines=_ALL,
         in_chat=True,
-        slider=Slider(low=-2, high=2, step=0.05, is_advanced=True),
+        is_advanced=True,
+        slider=Slider(low=-2, high=2, step=0.05),
     ),
     Parameter(
         name="max_tokens",
@@ -350,7 +354,7 @@ _PARAMETERS: Final = (
         kind=Kind.STRINGS,
         group=Group.END,
         label="Stop expressions",
-        help="The reply stops before a match of any of these regular expressions.",
+        help="The reply stops before a match of any of these regular expressions. One per line.",
         description="one regular expression or several, in Python's syntax; the reply ends before the match that is "
         "complete first. Backreferences, look-around and `$` without `(?m)` are refused, and so is what matches the "
         "empty text or reads more than 1,024 characters with its repetition written out",
@@ -359,6 +363,8 @@ _PARAMETERS: Final = (
         default=(),
         neutral=(),
         engines=_DESKMATE | {"sglang"},
+        in_chat=True,
+        is_advanced=True,
     ),
     Parameter(
         name="stop_token_ids",
@@ -467,7 +473,7 @@ _PARAMETERS: Final = (
         kind=Kind.WORDS,
         group=Group.SCORES,
         label="Forbidden words",
-        help="Words that the reply never contains.",
+        help="Words that the reply never contains, in any casing. One per line.",
         description="words that the reply's text never contains, in any casing and any split into tokens; matches "
         "whole words",
         max_items=256,
@@ -475,6 +481,8 @@ _PARAMETERS: Final = (
         default=(),
         neutral=(),
         engines=_DESKMATE,
+        in_chat=True,
+        is_advanced=True,
     ),
 )
 

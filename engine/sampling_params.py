@@ -298,7 +298,7 @@ def _check_strings(parameter: Parameter, value: object) -> tuple[str, ...]:
 
 def _check_words(parameter: Parameter, value: object) -> tuple[str, ...]:
     name, limit = parameter.name, parameter.max_chars
-    words = _items(name, value, "a list of words")
+    words = _items(name, value, f"a list of {parameter.range}")
     _check_length(parameter, words)
     for word in words:
         if not isinstance(word, str) or not word.strip() or len(word) > limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -112,9 +113,17 @@ class StepSampler:
             tokens += chunk.request.prompt_token_ids[chunk.scored.start + 1 : chunk.scored.stop + 1]
             counts += [chunk.request.params.prompt_logprobs or 0] * len(chunk.scored)
         scored = iter(score(logits, tokens, counts))
-        return {
-            chunk.request.id: [named_scores(self._vocabulary, next(scored)) for _ in chunk.scored] for chunk in chunks
-        }
+        by_request: dict[str, list[TokenLogprobs]] = {}
+        start = 0
+        for chunk in chunks:
+            end = start + len(chunk.scored)
+            scores = [named_scores(self._vocabulary, next(scored)) for _ in chunk.scored]
+            if (inspector := self._submissions[chunk.request.id].inspector) is not None:
+                inspections = inspector.inspect(logits[start:end], tokens[start:end])
+                scores = [replace(one, inspection=how) for one, how in zip(scores, inspections, strict=True)]
+            by_request[chunk.request.id] = scores
+            start = end
+        return by_request
 
     def score_tokens(self, requests: Sequence[Request], tokens: Sequence[int], logits: Tensor) -> list[TokenLogprobs]:
         """Computes the log-probabilities that requests asked for, of their sampled tokens.

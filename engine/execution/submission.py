@@ -12,6 +12,7 @@ from engine.interface import Caller
 from engine.outputs import TokenLogprobs
 from engine.parameter_table import MAX_SEED
 from engine.sampling.grammar import ReplyGrammar
+from engine.sampling.inspection import RowInspector
 from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduling.adapter import Adapter
@@ -31,6 +32,7 @@ class Submission:
     forks: list[Submission] = field(default_factory=list)  #: its siblings, until they start
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, if requested
     beams: BeamStream | None = None  #: the search that its siblings are the beams of
+    inspector: RowInspector | None = None  #: inspects the scored tokens of the prompt, if that was requested
 
 
 def make_submission(

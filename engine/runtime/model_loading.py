@@ -145,6 +145,7 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         has_chat_template=bool(model.tokenizer.chat_template),
         can_think=core.request_processor.can_think,
         can_call_tools=core.request_processor.can_call_tools,
+        can_inspect=True,
         has_unused_adapter=model.has_unused_adapter,
         quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,

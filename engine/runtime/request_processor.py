@@ -20,6 +20,7 @@ from engine.outputs import TokenLogprobs
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
 from engine.runtime.reply_factory import ReplyFactory
 from engine.runtime.reply_syntax_factory import ReplySyntaxFactory
+from engine.sampling.inspection import RowInspector
 from engine.sampling.logprobs import named
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.adapter import Adapter
@@ -153,6 +154,10 @@ class RequestProcessor:
         """
         self._check_token_ids(token_ids, "tokens holds")
         return self._template.decode(token_ids)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[tuple[str, int, bool]]:
+        """Returns a prompt as text; see :meth:`engine.text.chat_template.ChatTemplate.pieces`."""
+        return self._template.pieces(token_ids)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Returns each token as the vocabulary spells it."""
@@ -298,6 +303,53 @@ class RequestProcessor:
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
+        return submission
+
+    def process_inspection(
+        self, request_id: str, chat: RenderedChat, position: int | None, deadline: float | None, priority: int
+    ) -> Submission:
+        """Builds the submission that inspects the reply with which a conversation ends.
+
+        It reads the reply as a part of its prompt, scored from ``position`` on, and samples one token, greedily.
+
+        Args:
+            position: of the only token to inspect, with its row; None inspects all.
+
+        Raises:
+            InvalidRequestError: there is no such token; or as :meth:`process`.
+        """
+        prompt = chat.prompt
+        reply = list(prompt.partial_reply)
+        if not reply:
+            raise InvalidRequestError("There is no reply to inspect: it has no tokens.")
+        if position is not None and not 0 <= position < len(reply):
+            raise InvalidRequestError(
+                f"The reply has {len(reply)} tokens, so there is none at {shown(position)}. Count from 0."
+            )
+        num_before = len(prompt.token_ids) - len(reply)
+        first, end = (0, len(reply)) if position is None else (position, position + 1)
+        params = replace(prompt.params, n=1, beam_search=None, max_tokens=None, prompt_logprobs=None, logprobs=None)
+        adapter = chat.options.adapter
+        # A submission of its own: the reply's bans and grammar follow its tokens from the first one on.
+        sampled = self.process(request_id, prompt.token_ids[:num_before], params, syntax=prompt.syntax, adapter=adapter)
+        sampled.request.token_ids.extend(reply[:first])
+        neutral = SamplingParams.neutral(temperature=0.0, max_tokens=1, ignore_eos=True, prompt_logprobs=0)
+        submission = self.process(
+            request_id,
+            prompt.token_ids[: num_before + end],
+            neutral,
+            deadline,
+            priority,
+            num_shared=prompt.num_shared,
+            caller=chat.caller,
+            adapter=adapter,
+        )
+        submission.prompt_logprobs.clear()  # of the prompt's first token
+        submission.request.num_scored_tokens = num_before + first
+        submission.request.is_inspected = True
+        submission.inspector = RowInspector(
+            sampled.sampling, sampled.request.token_ids, self.vocabulary, keeps_rows=position is not None
+        )
         return submission
 
     def find_adapter(self, name: str | None) -> Adapter | None:

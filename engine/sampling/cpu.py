@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,22 @@ _MAX_EXPONENT_RANGE = 80
 """Exponents up to this far below the highest still give distinct float32 weights."""
 _BLOCK = 64
 """Weights per block; a longer running sum is searched by the sums of such blocks first."""
+
+
+class Filters(Protocol):
+    """The filters by weight, as :class:`SamplingRow` has them."""
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def min_p(self) -> float: ...
+
+    @property
+    def typical_p(self) -> float: ...
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
@@ -74,6 +90,30 @@ def adjust_row(scores: Floats, row: SamplingRow, banned: NDArray[np.int64]) -> N
         )
     if banned.size:
         scores[banned] = -np.inf
+
+
+def kept_weights(scores: Floats, row: SamplingRow, filters: Filters | None = None) -> Floats:
+    """Returns the weight with which :func:`draw`, or the greedy choice, takes each token; 0 for those never taken.
+
+    Args:
+        scores: float32 ``[vocab_size]``, as from :func:`adjust`, with a finite maximum.
+        filters: apply these instead of the row's own filters.
+    """
+    highest = float(scores.max())
+    if row.is_greedy:
+        likeliest_only: Floats = np.zeros_like(scores)
+        likeliest_only[scores.argmax()] = 1
+        return likeliest_only
+    with np.errstate(over="ignore"):
+        if row.top_n_sigma > 0:
+            scores = _within_sigma(scores, highest, row.top_n_sigma)
+        weights: Floats = np.exp((scores - highest) / row.temperature)
+    applied: Filters = row if filters is None else filters
+    total = float(weights.sum(dtype=np.float64)) if applied.top_p < 1 else math.inf
+    kept = ((weights >= _lowest_kept(weights, total, applied)) & (weights > 0)).nonzero()[0]
+    result: Floats = np.zeros_like(weights)
+    result[kept] = _typical(weights[kept], applied.typical_p) if len(kept) > 1 else weights[kept]
+    return result
 
 
 def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
@@ -129,7 +169,7 @@ def _draw_among(scores: Floats, highest: float, row: SamplingRow, uniform_number
     return int(kept[0])
 
 
-def _lowest_kept(weights: Floats, total: float, row: SamplingRow) -> float:
+def _lowest_kept(weights: Floats, total: float, row: Filters) -> float:
     """Returns the lowest weight that passes top-k, top-p and min-p; 0 if nothing is filtered. Ties pass together.
 
     Args:

@@ -88,6 +88,7 @@ class Request:
     stop_reason: str | int | None = None
 
     num_scored_tokens: int = 1  #: prompt tokens whose log-probability is known; nothing predicts the first
+    is_inspected: bool = False  #: the scored tokens are inspected, too, which takes longer than to score them
     num_cached_tokens: int = 0  #: prompt tokens found in the prefix cache when first scheduled
     num_preemptions: int = 0
     num_draft_tokens: int = 0  #: draft tokens that were computed for this reply

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
@@ -95,6 +95,9 @@ class ChatTemplate:
         self._control_tokens = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | {
             *tokenizer.all_special_tokens
         }
+        self._control_ids = frozenset(
+            {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
+        )
         self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
@@ -409,6 +412,16 @@ class ChatTemplate:
         return str(
             self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
+
+    def pieces(self, token_ids: Sequence[int]) -> list[tuple[str, int, bool]]:
+        """Returns text, number of tokens and whether it is a special one: each of these, and what is between them."""
+        pieces: list[tuple[str, int, bool]] = []
+        for is_special, group in groupby(token_ids, self._control_ids.__contains__):
+            ids = list(group)
+            pieces += (
+                [(self.decode([id]), 1, True) for id in ids] if is_special else [(self.decode(ids), len(ids), False)]
+            )
+        return pieces
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Returns each token as the vocabulary spells it; empty for ids that the tokenizer does not know."""

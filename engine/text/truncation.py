@@ -11,6 +11,10 @@ from engine.interface import ChatMessage, PreparedPrompt, Truncation
 
 P = TypeVar("P", bound=PreparedPrompt)
 
+KEPT_SHARE = 0.75
+"""Share of the room for past turns that they keep when some must go. The rest is used up before more go, so that the
+prompts until then share a prefix, which the engine finds in its cache."""
+
 CHARACTERS_PER_MESSAGE = 20
 """Characters that a chat template adds to a message, approximately. Only the number of renders depends on it."""
 
@@ -71,7 +75,7 @@ async def prepare_truncated(
 
     already = sum(number <= truncation.num_omitted for number in omitted[1:])
     sizes = [sum(map(_size, messages[a:b])) for a, b in zip([first, *starts], starts, strict=False)]
-    turns = await count_turns_to_omit(count, sizes, already=already, budget=budget)
+    turns = await count_turns_to_omit(count, sizes, already=already, budget=budget, may_restore=truncation.may_restore)
     await count(turns)
     chosen = tried[turns]
     if isinstance(chosen, ContextLengthError):
@@ -80,7 +84,12 @@ async def prepare_truncated(
 
 
 async def count_turns_to_omit(
-    count: Callable[[int], Awaitable[int]], sizes: Sequence[int], *, already: int, budget: ContextBudget
+    count: Callable[[int], Awaitable[int]],
+    sizes: Sequence[int],
+    *,
+    already: int,
+    budget: ContextBudget,
+    may_restore: bool = True,
 ) -> int:
     """Returns how many of the oldest turns to leave out of the prompt.
 
@@ -90,19 +99,32 @@ async def count_turns_to_omit(
         count: the prompt's tokens without that many of the oldest turns; monotonically non-increasing.
         sizes: approximate sizes of the turns before the newest message, in any unit. They decide which numbers are
             tried first, and so how often ``count`` is called, but not the result.
-        already: number of turns that the previous prompt left out.
+        already: number of turns that the previous prompt left out. Fewer are left out where there is room for them
+            again, as after a long system prompt was replaced by a short one.
+        may_restore: false: no fewer than ``already`` are left out.
     """
+    if not sizes:
+        return 0
     already = min(already, len(sizes))
-    if already == len(sizes):
-        return already
     most = await count(already)
-    if most <= budget.for_prompt:
+    if most <= budget.for_prompt and (already == 0 or not may_restore or most > KEPT_SHARE * budget.for_prompt):
         return already
     least = await count(len(sizes))
-    enough = least + max(0, budget.for_prompt - least) // 2
-    low, high = already + 1, len(sizes)
-    middle = _guess(sizes, already, (enough - least) / max(1, most - least))
-    stride = 1
+    enough = least + int(KEPT_SHARE * max(0, budget.for_prompt - least))
+    if most <= enough:
+        # Right after turns were left out, the next one does not fit either: no search, unless the estimate is far off.
+        tokens_per_size = (most - least) / max(1, sum(sizes[already:]))
+        if most + tokens_per_size * sizes[already - 1] / 2 > enough:
+            return already
+        if await count(0) <= budget.for_prompt:
+            return 0
+        low, high, middle = 1, already, already - 1
+    elif most <= budget.for_prompt:
+        return already
+    else:
+        low, high = min(already + 1, len(sizes)), len(sizes)
+        middle = _guess(sizes, already, (enough - least) / max(1, most - least))
+    first, stride = low, 1
     while low < high:
         middle = min(max(middle, low), high - 1)
         if await count(middle) <= enough:
@@ -112,7 +134,7 @@ async def count_turns_to_omit(
             low = middle + 1
             middle = low + stride - 1
         stride *= 2
-        if already + 1 < low and high < len(sizes):  # the answer lies between two numbers that were tried
+        if first < low and high < len(sizes):  # the answer lies between two numbers that were tried
             middle = (low + high) // 2
     return high
 

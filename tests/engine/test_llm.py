@@ -53,6 +53,7 @@ def test_a_text_token_ids_and_several_of_them_are_prompts(llm: LLM) -> None:
     assert llm.generate([]) == []
 
 
+@pytest.mark.full
 def test_beam_search_returns_the_best_of_each_prompt_first(llm: LLM) -> None:
     search = BeamSearchParams(width=3, length_penalty=0.0)
     found = llm.beam_search([[11, 12, 13], [14, 15]], search, SamplingParams(n=3, max_tokens=4, ignore_eos=True))
@@ -120,6 +121,7 @@ def test_calls_are_joined_by_their_index() -> None:
     assert join_tool_calls(deltas) == (ToolCall("a", "f", "{}"), ToolCall("b", "g", '{"x": 1}'))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_plain_script_ends_without_close(model: Path) -> None:
     script = (

@@ -34,7 +34,7 @@ NAN = float("nan")
         ("logprobs", -1, "between 0 and 1000"),
         ("logprobs", True, "a whole number"),
         ("prompt_logprobs", 1001, "between 0 and 1000"),
-        ("bad_words", "word", "a list of words"),
+        ("bad_words", "word", "a list of at most 256 words of 1 to 128 characters"),
         ("bad_words", [" "], "1 to 128 characters"),
         ("forbidden_words", ["x" * 129], "1 to 128 characters"),
         ("forbidden_words", [7], "1 to 128 characters"),

@@ -74,8 +74,7 @@ struct OnlineSoftmax {
         if (new_max == -INFINITY) new_max = 0;  // none of these keys is visible
         Floats sums = {};
         for (int64_t key = 0; key < count; key += kLanes) {
-            const Floats some = load<Floats>(scores + key);
-            const Floats probs = Floats(Ints(exponential(some * scale - new_max)) & (some != -INFINITY));
+            const Floats probs = probability(load<Floats>(scores + key) * scale - new_max);
             sums += probs;
             store_probs(key, probs);
         }

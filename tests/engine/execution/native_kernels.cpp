@@ -63,6 +63,11 @@ void decode_bfloat16(const Model* model, const Layer* layer, const int32_t* bloc
     decode<bf16>(model, layer, block_table, position, num_queries, queries, output);
 }
 
+// count: a multiple of sixteen.
+void probabilities(const float* x, int64_t count, float* output) {
+    for (int64_t at = 0; at < count; at += kLanes) store(probability(load<Floats>(x + at)), output + at);
+}
+
 // Whether a bfloat16 cache is multiplied in bfloat16, so that queries and probs are rounded.
 bool rounds_to_bfloat16() {
 #if defined(__AVX512BF16__)

@@ -19,8 +19,8 @@ PROGRAMS = {
     "int8_attention_check.cpp": ["decode", "prefill", "bfloat16"],
     "team_barrier_check.cpp": ["1", "2", "3", "8", "one"],
 }
-#: Variants without code of their own: products of floats as one neighbour, of bytes as the other.
-BETWEEN = ("x86-64-v4-vnni",)
+#: Variants whose code is that of a neighbour, or of what other tests compile for this processor.
+BETWEEN = ("x86-64-v4-vnni", "x86-64-v4", "x86-64-v3-vnni")
 #: A processor of QEMU for each variant that it can run; it knows no AVX-512.
 QEMU_CPUS = {
     "x86-64-v3": "Haswell",

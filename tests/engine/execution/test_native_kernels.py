@@ -23,10 +23,12 @@ HAS_AVX2 = HAS_AVX512 or torch.backends.cpu.get_cpu_capability() == "AVX2"
 INSTRUCTION_SETS = [
     pytest.param("-march=native", id="native"),
     pytest.param(
-        "-march=x86-64-v4", id="avx512", marks=pytest.mark.skipif(not HAS_AVX512, reason="this CPU has no AVX-512")
+        "-march=x86-64-v4",
+        id="avx512",
+        marks=[pytest.mark.full, pytest.mark.skipif(not HAS_AVX512, reason="this CPU has no AVX-512")],
     ),
     pytest.param("-march=x86-64-v3", id="avx2", marks=pytest.mark.skipif(not HAS_AVX2, reason="this CPU has no AVX2")),
-    pytest.param("", id="baseline"),
+    pytest.param("", id="baseline", marks=pytest.mark.full),
 ]
 
 pytestmark = [needs_compiler, pytest.mark.slow]
@@ -214,3 +216,15 @@ def test_a_query_that_is_not_a_number_stays_alone(kernels: ctypes.CDLL) -> None:
     assert after[20, 1].isnan().all()
     after[20, 1] = before[20, 1]
     assert torch.equal(after, before)
+
+
+def test_probabilities_are_powers_of_e(kernels: ctypes.CDLL) -> None:
+    x = torch.cat([torch.linspace(-86, 0, 100_000), torch.tensor([0.0, -0.0, -1e-9, -1e30, -torch.inf, torch.nan])])
+    x = torch.nn.functional.pad(x, (0, -len(x) % 16))
+    output = torch.empty_like(x)
+    kernels.probabilities(ctypes.c_void_p(x.data_ptr()), ctypes.c_int64(len(x)), ctypes.c_void_p(output.data_ptr()))
+    torch.testing.assert_close(output.double(), x.double().exp(), rtol=6e-6, atol=2e-38, equal_nan=True)
+    near = x >= -5
+    torch.testing.assert_close(output[near].double(), x[near].double().exp(), rtol=5e-7, atol=0.0)
+    assert output[x == 0].unique().tolist() == [1.0]
+    assert output[x == -torch.inf].tolist() == [0.0]

@@ -170,6 +170,7 @@ def test_parameters_beside_a_gguf_file_are_read_at_each_start(tmp_path: Path, ch
     assert load(path).generation_config.temperature != 0.25
 
 
+@pytest.mark.full
 def test_a_second_start_imports_no_model_code(path: Path, records: Path) -> None:
     gguf = make_gguf(path.with_name("model.gguf"), "llama", "Q8_0")
 

@@ -107,6 +107,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_sleep_gives_the_memory_back_and_wake_answers_as_before(one: Path, tmp_path: Path) -> None:
     """130 MB of weights and 60 MiB of cache, in a process of its own: what other tests freed counts for nothing."""

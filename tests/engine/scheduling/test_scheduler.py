@@ -408,6 +408,19 @@ def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: 
     assert steps <= 14
 
 
+def test_of_an_inspected_reply_few_tokens_are_in_a_step_and_of_what_stands_before_it_many() -> None:
+    scheduler = make_scheduler(60, budget=40)
+    request = make_request("inspected", [1] * 30, 2, 1.0, prompt_logprobs=0)
+    request.num_scored_tokens, request.is_inspected = 11, True
+    scheduler.add(request)
+    scored = []
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        scored += [len(chunk.scored) for chunk in plan.chunks]
+        scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+    assert scored == [8, 8, 3, 0], "those before it are computed at once"
+
+
 def test_a_second_turn_computes_only_what_is_new() -> None:
     scheduler = make_scheduler(block_size=4, budget=32)
     first = make_request("first", [1] * 10, 3, 1.0)
