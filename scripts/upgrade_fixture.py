@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from joserfc import jwt
+from joserfc.jwk import OctKey
 from sqlalchemy import make_url
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,6 +88,7 @@ _PASSWORDS = {
     "gus": "an agent's pass phrase \u00fc",
     "vera": "only looks, never talks",
 }
+_RETURNS = "# Returns\n\nParcels can be returned within 30 days.\n\n## Costs\n\nReturns are free of charge.\n"
 _LINE_SECONDS = 180.0  #: how long the server may take to its next line
 
 
@@ -132,7 +136,7 @@ class Installation:
         with self._server() as (url, setup):
             assert setup is not None
             self._run("user", "create", "vera", "--role", "viewer", "--password-stdin", given=_PASSWORDS["vera"])
-            users, key, views = asyncio.run(_with_accounts(url, setup, day))
+            users, key, views, visitors, secret = asyncio.run(_with_accounts(url, setup, day))
         self._run("db", "backup")
         self._run("export", "--user", "gus", "--to", EXPORT)
         [backup] = [path.name for path in (self.folder / "data").iterdir() if path.suffix in (".backup", ".dump")]
@@ -142,7 +146,8 @@ class Installation:
             self._dump(self._given["APP_DATABASE_URL"])
         shutil.rmtree(self.folder / "data" / "gradio", ignore_errors=True)
         assert state.revision is not None
-        Record(__version__, state.revision, day, users, key, app | engine, views, backup).write(self.folder / RECORD)
+        record = Record(__version__, state.revision, day, users, key, app | engine, views, backup, visitors, secret)
+        record.write(self.folder / RECORD)
 
     def _settings(self) -> tuple[dict[str, Any], dict[str, Any], str]:
         dotenv = self.folder / ".env"
@@ -237,7 +242,9 @@ async def _before_accounts(url: str) -> None:
     await local.http.aclose()
 
 
-async def _with_accounts(url: str, setup: str, day: str) -> tuple[tuple[User, ...], str, dict[str, Any]]:
+async def _with_accounts(
+    url: str, setup: str, day: str
+) -> tuple[tuple[User, ...], str, dict[str, Any], dict[str, str], str]:
     ada, gus, vera = _Client(url), _Client(url), _Client(url)
     await ada.use_link(setup, name="ada", display_name="Ada L.", password=_PASSWORDS["ada"], with_history=True)
     invitation = await ada.send("POST", "/api/people/invitations", json={"role": "agent", "note": "for Gus"})
@@ -247,6 +254,7 @@ async def _with_accounts(url: str, setup: str, day: str) -> tuple[tuple[User, ..
     reply = await _chat(gus)
     await ada.send("PUT", f"/api/desk/review/{reply}", json={"reviewed": True})
     key = await _use_api_key(gus, url)
+    visitors, secret = await _run_support_desk(ada, gus, url)
     users, views = [], {}
     for client, name, role in ((ada, "ada", "admin"), (gus, "gus", "agent"), (vera, "vera", "viewer")):
         [session] = [value for name_, value in client.http.cookies.items() if name_ == "deskmate_session"]
@@ -254,7 +262,7 @@ async def _with_accounts(url: str, setup: str, day: str) -> tuple[tuple[User, ..
     for client, user in zip((ada, gus, vera), users, strict=True):
         views[user.name] = await read_views(client.http, role=user.role, day=day)
         await client.http.aclose()
-    return tuple(users), key, views
+    return tuple(users), key, views, visitors, secret
 
 
 async def _write_templates(ada: _Client) -> None:
@@ -331,9 +339,103 @@ async def _chat(gus: _Client) -> str:
     await gus.send("DELETE", f"/api/conversations/{away['conversation_id']}")
     await gus.send("POST", "/api/import", content=_SHAREGPT, headers={"Content-Type": "application/octet-stream"})
     unread = await gus.turn("/api/turns", text="Later.", settings={**short, "system_prompt": "Be brief."})
-    await gus.send("PATCH", f"/api/conversations/{unread['conversation_id']}", json={"unread": True})
+    # A draft of a reply, changed and used.
+    of_unread = f"/api/conversations/{unread['conversation_id']}"
+    draft = await gus.send("POST", f"{of_unread}/draft", json={"text": "Where is my parcel?", "notes": "On its way."})
+    used = {"text": "It is on its way.", "used_as": "inserted"}
+    await gus.send("PUT", f"{of_unread}/drafts/{draft['id']}", json=used)
+    await gus.send("PATCH", of_unread, json={"unread": True})
     await gus.send("POST", "/api/turns", json={"text": "Nobody keeps this.", "temporary": True, "settings": short})
     return first["message_id"]
+
+
+async def _run_support_desk(ada: _Client, gus: _Client, url: str) -> tuple[dict[str, str], str]:
+    """Inboxes, visitors and cases in every state that lasts, with all that a case can have; a webhook that cannot be
+    reached; documents and a proposed article.
+
+    Returns:
+        The tokens of the visitors by their case's id, and the webhook's secret.
+    """
+    collection = await ada.send("POST", "/api/kb/collections", json={"name": "Help", "description": "For customers."})
+    for name, text in (("returns.md", _RETURNS), ("hours.txt", "We are there from 9 to 5. " * 20)):
+        files = {"file": (name, text.encode())}
+        into = {"collection": collection["id"]}
+        added = await ada.send("POST", "/api/kb/documents", files=files, data=into)
+        while (await ada.send("GET", f"/api/kb/documents/{added['id']}"))["state"] != "ready":  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    hours = [{"day": day, "from": "00:00", "to": "24:00"} for day in range(7)]
+    inbox = {
+        "name": "Website",
+        "allowed_origins": ["https://shop.example"],
+        "time_zone": "Europe/Vienna",
+        "opening_hours": hours,
+        "greeting": "Gr\u00fc\u00df Gott!",
+        "collections": [collection["id"]],
+    }
+    website = await ada.send("POST", "/api/inboxes", json=inbox)
+    people = await ada.send("POST", "/api/inboxes", json={"name": "People only", "bot": False})
+    gus_id = (await gus.send("GET", "/api/account"))["id"]
+    for one in (website, people):
+        await ada.send("PUT", f"/api/inboxes/{one['id']}/members/{gus_id}")
+    webhook = await ada.send("POST", "/api/webhooks", json={"url": "http://127.0.0.1:9/hook", "events": []})
+    visitors: dict[str, str] = {}
+
+    async def write(inbox: Mapping[str, Any], *texts: str, **session: str) -> str:
+        """A visitor writes, and goes on in the case that begins; returns its id."""
+        answer = await ada.http.post(f"/api/widget/{inbox['token']}/sessions", json=session)
+        token = answer.raise_for_status().json()["token"]
+        async with httpx.AsyncClient(base_url=url, timeout=120, headers={"Authorization": f"Bearer {token}"}) as http:
+            for number, text in enumerate(texts):
+                body = {"text": text, "client_id": f"fixture-{number}"}
+                (await http.post("/api/widget/messages", json=body)).raise_for_status()
+        case = str((await gus.send("GET", "/api/cases"))["cases"][0]["id"])  # the latest activity first
+        visitors[case] = token
+        return case
+
+    async def visitor(case: str, method: str, path: str, **given: Any) -> Any:
+        headers = {"Authorization": f"Bearer {visitors[case]}"}
+        async with httpx.AsyncClient(base_url=url, timeout=120, headers=headers) as http:
+            answer = (await http.request(method, f"/api/widget/{path}", **given)).raise_for_status()
+            return answer.json() if answer.content else None
+
+    async def act(case: str, path: str, **body: Any) -> Any:
+        return await gus.send("POST", f"/api/cases/{case}/{path}", json=body)
+
+    # One that people have from the first message on: answered, noted, resolved and rated.
+    rated = await write(people, "Where is my parcel?", language="de", time_zone="Europe/Vienna")
+    contact = {"name": "Zo\u00eb \u00c5ngstr\u00f6m", "email": "zoe@example.com"}
+    await visitor(rated, "PUT", "contact", json=contact)
+    await act(rated, "messages", text="It is on its way.", client_id="reply-1")
+    await act(rated, "notes", text="Promised a voucher \U0001f4b6.")
+    await act(rated, "resolve")
+    await visitor(rated, "POST", "rating", json={"score": 4, "comment": "Quick!\nThanks."})
+    # One that the bot has handed over, with tags, a priority and another subject, assigned to an agent.
+    handed = await write(website, "How long can I return a parcel?")
+    await visitor(handed, "POST", "hand-off")
+    change = {"priority": "urgent", "tags": ["returns", "\u00e4rger"], "subject": "Return of a parcel"}
+    await gus.send("PATCH", f"/api/cases/{handed}", json=change)
+    await act(handed, "assign", user_id=gus_id)
+    # One with a file, that waits; one of a customer whom the website has signed for, reopened.
+    waiting = await write(people, "Please look at this.")
+    file = await visitor(waiting, "POST", "attachments", files={"file": ("note.txt", b"A text.")})
+    body = {"text": "", "client_id": "file-1", "attachments": [file["id"]]}
+    await visitor(waiting, "POST", "messages", json=body)
+    key = (await ada.send("POST", f"/api/inboxes/{people['id']}/secret"))["secret"]
+    now = int(time.time())
+    claims = {"aud": people["token"], "iat": now, "exp": now + 600, "sub": "customer 7", "name": "Ada"}
+    identity = jwt.encode({"alg": "HS256"}, claims, OctKey.import_key(key))
+    reopened = await write(people, "One question.", "And another one.", identity=identity)
+    await act(reopened, "resolve")
+    await act(reopened, "reopen")
+    # A chat becomes an article, changed by its author.
+    chat = await ada.turn("/api/turns", text="How long can I return it?", settings={"max_tokens": 12})
+    propose = f"/api/conversations/{chat['conversation_id']}/article"
+    article = await ada.send("POST", propose, json={"collection": collection["id"]})
+    changed = {"title": "Returns \u2014 how long", "body": "## Question\n\nHow long?\n\n## Solution\n\n30 days."}
+    await ada.send("PUT", f"/api/kb/articles/{article['article']['id']}", json=changed)
+    # It cannot be reached: what it was to be told stays, and is not tried again.
+    await ada.send("PATCH", f"/api/webhooks/{webhook['webhook']['id']}", json={"enabled": False})
+    return visitors, str(webhook["secret"])
 
 
 async def _use_api_key(gus: _Client, url: str) -> str:

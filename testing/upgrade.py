@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Record:
     settings: Mapping[str, Any]  #: by the variables' names: what ``.env`` sets, as the settings classes read it
     views: Mapping[str, Any]  #: by user: the result of :func:`read_views`
     backup: str  #: name of the backup in the data folder
+    visitors: Mapping[str, str] = field(default_factory=dict)  #: tokens of the desk's visitors, by their case's id
+    webhook_secret: str | None = None  #: of the first webhook
 
     def write(self, file: Path) -> None:
         """Writes the record as JSON."""
@@ -135,7 +137,39 @@ async def read_views(http: httpx.AsyncClient, *, role: str, day: str) -> dict[st
         views["review"] = await get("/api/desk/review", **days)
         views["usage"] = await get("/api/desk/usage", **days)
         views["audit"] = await get("/api/desk/audit", limit=_LIMIT, **days)
+        views["drafts"] = await get("/api/desk/drafts", **days)
+        views["knowledge"] = await _read_knowledge(get)
+        views["support desk"] = await _read_support_desk(get)
     return views
+
+
+async def _read_knowledge(get: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
+    """The collections with their documents, proposed articles and questions."""
+    found: dict[str, Any] = {}
+    for collection in (await get("/api/kb/collections"))["collections"]:
+        of = {"collection": collection["id"]}
+        documents = (await get("/api/kb/documents", **of))["documents"]
+        found[collection["name"]] = {
+            "collection": collection,
+            "documents": documents,
+            "texts": [await get(f"/api/kb/documents/{one['id']}/chunks") for one in documents],
+            "articles": await get("/api/kb/articles", **of),
+            "questions": await get("/api/kb/questions", **of),
+        }
+    return found
+
+
+async def _read_support_desk(get: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
+    """The inboxes, all cases with their messages and events, their contacts, the figures, and the webhooks."""
+    cases = (await get("/api/cases", limit=100))["cases"]
+    webhooks = (await get("/api/webhooks"))["webhooks"]
+    return {
+        "inboxes": await get("/api/inboxes"),
+        "cases": [await get(f"/api/cases/{case['id']}") for case in cases],
+        "contacts": [await get(f"/api/contacts/{id}") for id in sorted({case["contact"]["id"] for case in cases})],
+        "webhooks": webhooks,
+        "deliveries": [await get(f"/api/webhooks/{one['id']}/deliveries") for one in webhooks],
+    }
 
 
 def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:

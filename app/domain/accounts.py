@@ -31,6 +31,8 @@ class Scope(StrEnum):
 
     CHAT = "chat"  #: replies: /v1/chat/completions, /v1/completions, /v1/responses, and Gradio's endpoint /chat
     MODELS = "models"  #: the list of models
+    CASES_READ = "cases:read"  #: inboxes and cases, and their events, as far as the key's user may read them
+    CASES_WRITE = "cases:write"  #: contacts' messages, replies, notes, and what agents do with a case
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     """Returns the annotation and the field of a parameter."""
 
     def refuse_other_types(value: object) -> object:
-        # Pydantic reads "0.5" and true as numbers. The range is checked later, so that settings saved under another
-        # range can be read.
+        # Pydantic reads "0.5" and true as numbers, and calls a list of words a tuple. The range is checked later, so
+        # that settings saved under another range can be read.
         if isinstance(value, bool | str):
             SamplingParams(**{parameter.name: value})  # type: ignore[arg-type]  # raises an error with the range
         return value
@@ -38,6 +38,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         Kind.NUMBER: Annotated[float | None, BeforeValidator(refuse_other_types)],
         Kind.WHOLE: Annotated[int | None, BeforeValidator(refuse_other_types)],
         Kind.STRINGS: tuple[str, ...],
+        Kind.WORDS: Annotated[tuple[str, ...], BeforeValidator(refuse_other_types)],
     }
     return types[parameter.kind], Field(parameter.default, description=parameter.help)
 
@@ -133,16 +134,21 @@ class ChatSettings(_WithParameters):
                 f"The system prompt is {len(self.system_prompt):,} characters long; at most "
                 f"{MAX_SYSTEM_PROMPT_CHARS:,} are allowed. Shorten it."
             )
-        others = (self.preset or "", self.system_prompt_name or "", self.json_schema or "", *self.stop)
+        others = (self.preset or "", self.system_prompt_name or "", self.json_schema or "", *self._texts())
         if sum(map(len, others)) > MAX_OTHER_CHARS:
             raise InvalidInput(
                 f"These settings are longer than {MAX_OTHER_CHARS:,} characters besides the system prompt. Shorten "
-                "the stop strings or the JSON schema."
+                "the lists below “Advanced”, the stop strings or the JSON schema."
             )
         try:
             return SamplingParams(**self.sampling(), structured=self._structure())
         except ValueError as error:
             raise InvalidInput(f"{str(error).rstrip('.')}.") from error
+
+    def _texts(self) -> list[str]:
+        """Returns every string of the parameters that are lists of strings."""
+        lists = [getattr(self, parameter.name) for parameter in CHAT_PARAMETERS if not parameter.kind.is_number]
+        return [text for texts in lists for text in texts]
 
     def _structure(self) -> StructuredOutput | None:
         schema: str = self.json_schema or ""

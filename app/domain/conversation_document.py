@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.folders import MAX_FOLDER_NAME_CHARS
 from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.text import MAX_TITLE_CHARS, one_line
 from app.domain.views import Role
@@ -72,6 +73,7 @@ Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 Count = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Tag = Annotated[str, AfterValidator(_one_line), Field(max_length=MAX_TAG_CHARS)]
+FolderName = Annotated[str, AfterValidator(_one_line), Field(max_length=MAX_FOLDER_NAME_CHARS)]
 Settings = Annotated[
     ChatSettings,
     BeforeValidator(_known_settings),
@@ -91,6 +93,13 @@ class TurnDocument(_Part):
     status: Literal["complete", "stopped", "interrupted", "error"]
     model: str = Field(description="Name of the model.")
     params: Settings = Field(ChatSettings(), description="The conversation's settings at the time.")
+    seed: int | None = Field(
+        None,
+        ge=-_MAX_INTEGER,
+        le=_MAX_INTEGER,
+        description="The seed, of the settings or drawn for this reply. Null: not known.",
+    )
+    edited: bool = Field(False, description="The user has written the beginning of the reply.")
     created_at: Moment
     ended_at: Moment | None = None
     omitted_messages: Count | None = Field(None, description="Oldest messages that did not fit the model's context.")
@@ -107,6 +116,12 @@ class TurnDocument(_Part):
     ttft_ms: Measure | None = Field(None, description="Milliseconds to the first token.")
     itl_ms: Measure | None = Field(None, description="Milliseconds from one later token to the next, on average.")
     tokens_per_second: Measure | None = None
+    tokenize_ms: Measure | None = Field(None, description="Milliseconds to render and tokenize the prompt.")
+    queue_ms: Measure | None = Field(None, description="Milliseconds until the first step; part of ttft_ms.")
+    decode_ms: Measure | None = Field(None, description="Milliseconds from the first token to the last.")
+    delivery_ms: Measure | None = Field(None, description="Milliseconds from sampling the last tokens to their text.")
+    draft_tokens: Count | None = Field(None, description="Tokens guessed by speculative decoding and verified.")
+    accepted_draft_tokens: Count | None = None
 
 
 class ToolUseDocument(_Part):
@@ -224,6 +239,7 @@ class ConversationDocument(_Part):
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Tag], AfterValidator(_sorted)] = []
+    folder: FolderName | None = Field(None, description="Name of its folder; null: it is in none.")
     settings: Settings = ChatSettings()
     imported_from: str | None = Field(
         None, max_length=200, description="The program it was imported from, and its id there."

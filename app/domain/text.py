@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from app.domain.markdown_marks import strip_marks
+from app.domain.pasted_mail import find_subject, is_greeting
 from app.domain.words import fold_words
 
 TITLE_CHARS = 60
@@ -25,15 +26,28 @@ def clean_text(text: str) -> str:
 
 
 def title_from(message: str) -> str:
-    """A title for a conversation that begins with ``message``: its first line without marks, cut at a word's end."""
-    lines = (one_line(strip_marks(line[:MAX_FIRST_LINE_CHARS])) for line in message.splitlines())
-    line = next((line for line in lines if line), "New chat")
+    """A title for a conversation that begins with ``message``, cut at a word's end.
+
+    It is the subject of a pasted mail, or the first line without marks. A line that only greets is taken where there is
+    no other.
+    """
+    line = _title_line(message)
     if len(line) <= TITLE_CHARS:
         return line
     cut = line[:TITLE_CHARS]
     # A text without spaces, or one long word, is cut at the limit.
     at_word = cut.rpartition(" ")[0] if line[TITLE_CHARS] != " " else cut
     return (at_word if len(at_word) > TITLE_CHARS // 2 else cut).rstrip() + "…"
+
+
+def _title_line(message: str) -> str:
+    greeting = ""
+    for line in (find_subject(message) or message).splitlines():
+        shown = one_line(strip_marks(line[:MAX_FIRST_LINE_CHARS]))
+        if shown and not is_greeting(shown):
+            return shown
+        greeting = greeting or shown
+    return greeting or "New chat"
 
 
 def as_title(answer: str, about: str) -> str | None:
@@ -48,7 +62,7 @@ def as_title(answer: str, about: str) -> str | None:
     title = one_line(strip_marks(clean_text(_TITLE_MARK.sub("", lines[0])))).strip("\"'“”„«»‘’*_#` ")
     if not title or len(title) > TITLE_CHARS or title[-1] in ".!?:;。！？：；…":
         return None
-    if len(title.split()) > MAX_TITLE_WORDS:
+    if len(title.split()) > MAX_TITLE_WORDS or is_greeting(title):
         return None
     return None if set(fold_words(about)).isdisjoint(fold_words(title)) else title
 

@@ -76,7 +76,7 @@ class Usage:
     messages: int = 0  #: sent by users
     replies: int = 0  #: started
     failed: int = 0  #: of ``replies``, failed or interrupted
-    users: int = 0  #: users who got a reply
+    users: int = 0  #: users who got a reply; inboxes are none
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0  #: of ``prompt_tokens``, from the prefix cache
     completion_tokens: int = 0
@@ -87,10 +87,24 @@ class Usage:
     thumbs_down: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountUsage:
+    """Tokens of the replies to one user, or of the bot's replies in one inbox."""
+
+    name: str  #: of the user or the inbox
+    kind: str  #: user or inbox
+    replies: int
+    failed: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Usage of a range of days, in total and per day."""
+    """Usage of a range of days: in total, per day, and of the accounts with the most tokens."""
 
     zone: str
     total: Usage
     days: tuple[Usage, ...]
+    accounts: tuple[AccountUsage, ...] = ()

@@ -45,6 +45,12 @@ class ReplyStats:
     itl_ms: float
     tokens_per_second: float
     finish_reason: str  #: stop | stop_string | length | abort | error | deadline | tool_calls
+    tokenize_ms: float | None = None  #: rendering and tokenizing the prompt; None, as below: unknown
+    queue_ms: float | None = None  #: from arrival at the engine until it was first scheduled; part of ``ttft_ms``
+    decode_ms: float | None = None  #: from the first token to the last
+    delivery_ms: float | None = None  #: from sampling the last tokens until their text could be sent
+    draft_tokens: int | None = None  #: guessed by speculative decoding and verified
+    accepted_draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,15 @@ class Reasoning:
 
     text: str
     seconds: float  #: how long it took
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting in which a version differs from another. Null: the model's own default, or none."""
+
+    name: str  #: a field of the settings, or ``model``
+    value: str | float | bool | None
+    other: str | float | bool | None  #: that of the version it is compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,18 @@ class MessageView:
     reasoning_seconds: float | None = None  #: how long it thought; None if it did not, or if that is unknown
     tool_uses: tuple[ToolUse, ...] = ()  #: the calls of tools in a reply
     citations: tuple[Citation, ...] = ()  #: the sources that a reply cites, by number
+    seed: int | None = None  #: that a reply was written with; None where it is unknown
+    edited: bool = False  #: the user has written the beginning of a reply
+    #: In what the settings of a reply differ from those of the version before it, or, of the first, after it.
+    differences: tuple[SettingDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionView:
+    """A version of a reply, with the settings that it was written with."""
+
+    message: MessageView
+    settings: ChatSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +121,8 @@ class ConversationSummary:
     tags: tuple[str, ...] = ()
     message_id: str | None = None  #: the latest message that matched; None where only the title did
     snippet: tuple[SnippetPart, ...] = ()
+    folder_id: str | None = None  #: None: it is in no folder
+    folder: str | None = None  #: the folder's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +139,8 @@ class ConversationView:
     has_earlier: bool  #: more messages above the first one
     active_turn_id: str | None  #: the turn still streaming, if any
     temporary: bool = False  #: kept in memory only
+    comparison: tuple[VersionView, ...] = ()  #: the replies that the last one is compared with, itself included
+    folder_id: str | None = None  #: None: it is in no folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, exists, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database, is_postgres
+from app.store.db.identity_models import ExternalIdentity
 from app.store.db.models import Account, LoginSession
 from app.store.desk.audit import add_event
 
@@ -42,9 +43,7 @@ class AccountRecords:
         """The credentials of the user with this name; None if there is none."""
 
         def work(session: Session) -> Credentials | None:
-            account = session.scalar(
-                select(Account).where(Account.name == fold_name(name), Account.id != LOCAL_USER_ID)
-            )
+            account = session.scalar(select(Account).where(Account.name == fold_name(name), *_is_persons()))
             if account is None:
                 return None
             return Credentials(account.id, account.password_hash, account.disabled_at is not None)
@@ -75,13 +74,13 @@ class AccountRecords:
         return await self._database.read(lambda session: account_view(_account(session, user_id)))
 
     async def list(self) -> Sequence[AccountView]:
-        """All accounts except the local user's, by name."""
-        query = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
+        """All accounts except the local user's and those of inboxes, by name."""
+        query = select(Account).where(*_is_persons()).order_by(Account.name)
         return await self._database.read(lambda session: [account_view(one) for one in session.scalars(query)])
 
     async def has_admin(self) -> bool:
         """Whether there is an admin who can sign in."""
-        return await self._database.read(lambda session: bool(_admins(session)))
+        return await self._database.read(lambda session: bool(admins(session)))
 
     async def create(
         self, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None = None
@@ -137,11 +136,11 @@ class AccountRecords:
         """
 
         def work(session: Session) -> None:
-            admins = _admins(session, lock=True)
+            there = admins(session, lock=True)
             account = _account(session, user_id)
             if account.role == role:
                 return
-            if admins == [user_id] and role is not UserRole.ADMIN:
+            if there == [user_id] and role is not UserRole.ADMIN:
                 raise Conflict(LAST_ADMIN)
             before, account.role = account.role, role.value
             add_event(session, actor_id, AuditAction.ROLE_CHANGED, user_id, before=before, role=role.value)
@@ -157,11 +156,11 @@ class AccountRecords:
         """
 
         def work(session: Session) -> None:
-            admins = _admins(session, lock=True)
+            there = admins(session, lock=True)
             account = _account(session, user_id)
             if (account.disabled_at is not None) is disabled:
                 return
-            if disabled and admins == [user_id]:
+            if disabled and there == [user_id]:
                 raise Conflict(LAST_ADMIN)
             account.disabled_at = datetime.now(UTC) if disabled else None
             if disabled:
@@ -173,9 +172,9 @@ class AccountRecords:
 
 
 def add_account(
-    session: Session, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None
+    session: Session, name: str, display_name: str, role: UserRole, password_hash: str | None, *, actor_id: str | None
 ) -> AccountView:
-    """Creates an account within a transaction.
+    """Creates an account within a transaction. Without a password, its user signs in with a provider only.
 
     Raises:
         Conflict: the name is taken.
@@ -227,18 +226,28 @@ def has_admin(session: Session) -> bool:
     """As :meth:`AccountRecords.has_admin`, within a transaction. Locks out concurrent creations of a first admin."""
     if is_postgres(session):  # there may be no admin's row to lock: the local user's row stands in
         session.execute(select(Account.id).where(Account.id == LOCAL_USER_ID).with_for_update())
-    return bool(_admins(session))
+    return bool(admins(session))
 
 
-def _admins(session: Session, *, lock: bool = False) -> list[str]:
-    """Ids of the admins who can sign in."""
-    can_sign_in = (Account.password_hash.is_not(None), Account.disabled_at.is_(None), Account.id != LOCAL_USER_ID)
+def admins(session: Session, *, lock: bool = False) -> list[str]:
+    """Ids of the admins who can sign in, with a password or a provider."""
+    connected = exists().where(ExternalIdentity.user_id == Account.id)
+    can_sign_in = (
+        or_(Account.password_hash.is_not(None), connected),
+        Account.disabled_at.is_(None),
+        *_is_persons(),
+    )
     found = select(Account.id).where(Account.role == UserRole.ADMIN.value, *can_sign_in).order_by(Account.id)
     return list(session.scalars(found.with_for_update() if lock else found))
 
 
 def _account(session: Session, user_id: str) -> Account:
     account = session.get(Account, user_id) if user_id != LOCAL_USER_ID else None
-    if account is None:
+    if account is None or account.kind != "person":
         raise NotFound("There is no such account.")
     return account
+
+
+def _is_persons() -> tuple[ColumnElement[bool], ...]:
+    """Whether the account is one that a person may sign in with."""
+    return Account.id != LOCAL_USER_ID, Account.kind == "person"

@@ -75,7 +75,7 @@ class Invitations:
 
         def work(session: Session) -> None:
             account = session.get(Account, user_id) if user_id != LOCAL_USER_ID else None
-            if account is None:
+            if account is None or account.kind != "person":
                 raise NotFound("There is no such account.")
             session.execute(delete(Invitation).where(Invitation.user_id == user_id, Invitation.used_at.is_(None)))
             _add(
@@ -192,7 +192,11 @@ class Invitations:
 
 
 def _local_conversations(session: Session) -> int:
-    query = select(func.count()).select_from(Conversation).where(Conversation.user_id == LOCAL_USER_ID)
+    query = (
+        select(func.count())
+        .select_from(Conversation)
+        .where(Conversation.user_id == LOCAL_USER_ID, Conversation.deletion.is_(None))
+    )
     return session.scalar(query) or 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.accounts import SessionView
@@ -36,6 +36,13 @@ class ActiveSession:
     last_seen_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class ProvidedSession:
+    """What a session keeps of the sign-in with a provider."""
+
+    id_token: str | None  #: sealed; None if it was too long
+
+
 class LoginSessions:
     """The repository of sessions.
 
@@ -47,22 +54,59 @@ class LoginSessions:
         self._database = database
         self._lifetime = timedelta(days=days)
 
-    async def create(self, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
-        """Signs a user in; returns the session's id."""
-        return await self._database.write(
-            lambda session: self.add(session, user_id, token_hash, user_agent=user_agent, address=address)
-        )
+    async def create(
+        self,
+        user_id: str,
+        token_hash: str,
+        *,
+        user_agent: str,
+        address: str,
+        ends_at: datetime | None = None,
+        id_token: str | None = None,
+    ) -> str:
+        """Signs a user in; returns the session's id.
 
-    def add(self, session: Session, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
+        Args:
+            ends_at: when the session ends however much it is used; None: use extends it without end.
+            id_token: of the provider that the user has signed in with, sealed.
+        """
+
+        def work(session: Session) -> str:
+            return self.add(
+                session,
+                user_id,
+                token_hash,
+                user_agent=user_agent,
+                address=address,
+                ends_at=ends_at,
+                id_token=id_token,
+            )
+
+        return await self._database.write(work)
+
+    def add(
+        self,
+        session: Session,
+        user_id: str,
+        token_hash: str,
+        *,
+        user_agent: str,
+        address: str,
+        ends_at: datetime | None = None,
+        id_token: str | None = None,
+    ) -> str:
         """As :meth:`create`, within a transaction."""
         now = datetime.now(UTC)
+        expires_at = now + self._lifetime
         made = LoginSession(
             id=new_id(),
             user_id=user_id,
             token_hash=token_hash,
             created_at=now,
             last_seen_at=now,
-            expires_at=now + self._lifetime,
+            expires_at=min(expires_at, ends_at or expires_at),
+            ends_at=ends_at,
+            id_token=id_token,
             user_agent=user_agent[:MAX_USER_AGENT],
             address=address[:MAX_ADDRESS],
         )
@@ -97,6 +141,18 @@ class LoginSessions:
 
         return await self._database.read_rows(work)
 
+    async def find_provided(self, user_id: str, id: str) -> ProvidedSession | None:
+        """The provider's part of a session; None if the session is missing or did not begin at a provider."""
+        wanted = select(LoginSession.id_token).where(
+            LoginSession.id == id, LoginSession.user_id == user_id, LoginSession.ends_at.is_not(None)
+        )
+
+        def work(session: Session) -> ProvidedSession | None:
+            row = session.execute(wanted).one_or_none()
+            return ProvidedSession(row[0]) if row is not None else None
+
+        return await self._database.read(work)
+
     async def find_valid(self, ids: Collection[str]) -> set[str]:
         """Which of these sessions are valid."""
         found = (
@@ -112,7 +168,9 @@ class LoginSessions:
 
         def work(session: Session) -> None:
             seen = update(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id)
-            session.execute(seen.values(last_seen_at=now, expires_at=now + self._lifetime))
+            extended = now + self._lifetime
+            expires_at = case((LoginSession.ends_at < extended, LoginSession.ends_at), else_=extended)
+            session.execute(seen.values(last_seen_at=now, expires_at=expires_at))
             session.execute(update(Account).where(Account.id == user_id).values(last_seen_at=now))
 
         await self._database.write(work)

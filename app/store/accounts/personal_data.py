@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Select, delete, exists, func, select
+from sqlalchemy import Select, delete, exists, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.accounts import fold_name
@@ -13,15 +13,17 @@ from app.domain.ids import LOCAL_USER_ID
 from app.errors import NotFound
 from app.store.chat.responses import delete_some_responses
 from app.store.db.database import Database
-from app.store.db.desk_models import Feedback
+from app.store.db.desk_models import Feedback, ReplyDraft
 from app.store.db.knowledge_models import Article, Question
 from app.store.db.models import (
     Account,
     ApiKey,
     AuditEvent,
     Conversation,
+    Folder,
     LoginSession,
     Message,
+    SavedPreset,
     Turn,
 )
 from app.store.db.response_models import StoredResponse
@@ -42,6 +44,9 @@ class DeletionPreview:
     replies: int
     feedback: int
     responses: int
+    drafts: int
+    articles: int
+    marked_questions: int
     api_keys: int
     sessions: int
     audit_events: int
@@ -59,7 +64,7 @@ class UserDataRecords:
         Raises:
             NotFound: there is no such user.
         """
-        query = select(Account.id).where(Account.name == fold_name(name))
+        query = select(Account.id).where(Account.name == fold_name(name), Account.kind == "person")
         found = await self._database.read(lambda session: session.scalar(query))
         if found is None:
             raise NotFound(f"There is no user '{name}'.")
@@ -78,7 +83,7 @@ class UserDataRecords:
         query = (
             select(Turn.conversation_id)
             .join(Conversation, Conversation.id == Turn.conversation_id)
-            .where(Conversation.user_id == user_id, Turn.status == "running")
+            .where(Conversation.user_id == user_id, Conversation.deletion.is_(None), Turn.status == "running")
         )
         return list(await self._database.read(lambda session: session.scalars(query).all()))
 
@@ -115,6 +120,9 @@ class UserDataRecords:
                 session.execute(delete(StoredResponse).where(StoredResponse.user_id == user_id))
                 session.execute(delete(Article).where(Article.author_id == user_id))
                 session.execute(delete(Question).where(Question.author_id == user_id))
+                session.execute(delete(Folder).where(Folder.user_id == user_id))
+                session.execute(delete(SavedPreset).where(SavedPreset.user_id == user_id))
+                session.execute(update(Account).where(Account.id == user_id).values(new_chat_settings=None))
             else:
                 session.execute(delete(Account).where(Account.id == user_id))
             add_event(session, actor_id, AuditAction.PERSON_DELETED, user_id, **counts)
@@ -125,7 +133,8 @@ class UserDataRecords:
 def _data(session: Session, user_id: str) -> DeletionPreview:
     name = None
     if is_id(user_id):
-        name = session.scalar(select(shown_name(Account)).where(Account.id == user_id))
+        is_persons = (Account.id == user_id, Account.kind == "person")
+        name = session.scalar(select(shown_name(Account)).where(*is_persons))
     if name is None:
         raise NotFound("There is no such account.")
 
@@ -143,6 +152,12 @@ def _data(session: Session, user_id: str) -> DeletionPreview:
             .where(Conversation.user_id == user_id, Message.role == role)
         )
 
+    drafts = (
+        select(func.count())
+        .select_from(ReplyDraft)
+        .join(Conversation, Conversation.id == ReplyDraft.conversation_id)
+        .where(Conversation.user_id == user_id)
+    )
     return DeletionPreview(
         user_id=user_id,
         name=name,
@@ -151,6 +166,9 @@ def _data(session: Session, user_id: str) -> DeletionPreview:
         replies=count_messages("assistant"),
         feedback=count_rows(Feedback.user_id),
         responses=count_rows(StoredResponse.user_id),
+        drafts=number(drafts),
+        articles=count_rows(Article.author_id),
+        marked_questions=count_rows(Question.author_id),
         api_keys=count_rows(ApiKey.user_id),
         sessions=count_rows(LoginSession.user_id),
         audit_events=count_rows(AuditEvent.actor_id),

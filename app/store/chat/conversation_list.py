@@ -8,14 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, exists, literal, select, tuple_
+from sqlalchemy import ColumnElement, bindparam, exists, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.domain.views import ConversationSummary, Page
 from app.errors import InvalidInput
+from app.store.chat.folders import folder_names
 from app.store.chat.search import Query
 from app.store.db.models import Conversation, ConversationTag, Message, Turn, UtcDateTime
+from app.store.db.prepared_statements import Prepared
 from app.store.db.rows import is_id
+
+_TAGS = Prepared(
+    select(ConversationTag.tag)
+    .where(ConversationTag.conversation_id == bindparam("conversation_id"))
+    .order_by(ConversationTag.tag)
+)
+NO_FOLDER_ID = "none"
+"""In place of a folder's id: the conversations that are in no folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +58,22 @@ class PageCursor:
         return cls(pinned == "1", updated_at, conversation_id)
 
 
+@dataclass(frozen=True, slots=True)
+class ListFilter:
+    """Which conversations are listed."""
+
+    tag: str | None = None
+    archived: bool = False  #: does not apply to a search
+    folder: str | None = None  #: a folder's id, or :data:`NO_FOLDER_ID`; None: in any folder or in none
+
+
 def list_page(
     session: Session,
     user_id: str,
     limit: int,
     after: PageCursor | None,
     search: Query | None,
-    *,
-    tag: str | None,
-    archived: bool,
+    filters: ListFilter,
 ) -> Page[ConversationSummary]:
     """One page; see :meth:`app.store.chat.conversations.Conversations.list`."""
     running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
@@ -64,18 +81,21 @@ def list_page(
     pinned: ColumnElement[bool] = Conversation.pinned.expression if search is None else literal(False)
     hit: ColumnElement[str | None] = literal(None)
     statement = select(Conversation, running.label("streaming"), pinned.label("is_pinned")).where(
-        Conversation.user_id == user_id
+        Conversation.user_id == user_id, Conversation.deletion.is_(None)
     )
     if search is None:
-        statement = statement.where(Conversation.archived.is_(archived))
+        statement = statement.where(Conversation.archived.is_(filters.archived))
     else:
         hits = search.hits(session)
         hit = hits.c.message_id
         statement = statement.join(hits, hits.c.conversation_id == Conversation.id)
-    if tag is not None:
+    if (tag := filters.tag) is not None:
         statement = statement.where(
             exists().where(ConversationTag.conversation_id == Conversation.id, ConversationTag.tag == tag)
         )
+    if (folder := filters.folder) is not None:
+        in_folder = Conversation.folder_id.is_(None) if folder == NO_FOLDER_ID else Conversation.folder_id == folder
+        statement = statement.where(in_folder)
     if after is not None:
         statement = statement.where(
             tuple_(pinned, Conversation.updated_at, Conversation.id)
@@ -90,6 +110,7 @@ def list_page(
     ).all()
     shown = rows[:limit]
     tags = tags_of(session, [row[0].id for row in shown])
+    folders = folder_names(session, [row[0].folder_id for row in shown])
     contents = _contents(session, [row.hit for row in shown if row.hit is not None])
     return Page(
         items=tuple(
@@ -103,6 +124,8 @@ def list_page(
                 archived=conversation.archived,
                 unread=conversation.unread,
                 tags=tags.get(conversation.id, ()),
+                folder_id=conversation.folder_id,
+                folder=folders.get(conversation.folder_id or ""),
                 message_id=message_id,
                 snippet=search.snippet(contents[message_id]) if search and message_id in contents else (),
             )
@@ -116,6 +139,9 @@ def list_page(
 
 def tags_of(session: Session, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Tags by conversation id; conversations without tags are missing."""
+    if len(conversation_ids) == 1:
+        tags = tuple(tag for (tag,) in _TAGS.rows_in(session, {"conversation_id": conversation_ids[0]}))
+        return {conversation_ids[0]: tags} if tags else {}
     rows = session.execute(
         select(ConversationTag.conversation_id, ConversationTag.tag)
         .where(ConversationTag.conversation_id.in_(conversation_ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import delete, func, select, update
@@ -12,10 +13,12 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
-from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
+from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page, VersionView
 from app.errors import Conflict, InvalidInput, NotFound
-from app.store.chat.conversation_list import PageCursor, list_page, tags_of
+from app.store.chat.conversation_list import ListFilter, PageCursor, list_page, tags_of
 from app.store.chat.feedback import feedback_of
+from app.store.chat.folders import lock_folders, owned_folder
+from app.store.chat.reply_versions import comparison_of, differences_on_path, end_comparison, versions_of
 from app.store.chat.search import Query
 from app.store.chat.search_index import SearchIndex
 from app.store.chat.search_queue import SearchQueue
@@ -53,6 +56,7 @@ class Conversations:
         query: str | None = None,
         tag: str | None = None,
         archived: bool = False,
+        folder: str | None = None,
     ) -> Page[ConversationSummary]:
         """The user's conversations, pinned ones first, then by latest activity.
 
@@ -62,6 +66,7 @@ class Conversations:
                 ``message_id`` and ``snippet`` describe the message that matched.
             tag: only conversations with this tag.
             archived: list archived conversations instead of the others.
+            folder: only conversations in the folder with this id, or in none for :data:`NO_FOLDER_ID`.
 
         Raises:
             InvalidInput: the limit or the cursor is not valid, or the search takes too long.
@@ -70,14 +75,13 @@ class Conversations:
         _check_limit(limit)
         after = PageCursor.decode(cursor) if cursor else None
         wanted = clean_text(query).strip() if query else ""
+        filters = ListFilter(tag=tag, archived=archived, folder=folder)
         if not wanted:
-            return await self._database.read(
-                lambda session: list_page(session, user_id, limit, after, None, tag=tag, archived=archived)
-            )
+            return await self._database.read(lambda session: list_page(session, user_id, limit, after, None, filters))
 
         def search(session: Session) -> Page[ConversationSummary]:
             with time_limit(session, MAX_SEARCH_SECONDS):
-                return list_page(session, user_id, limit, after, Query(user_id, wanted), tag=tag, archived=archived)
+                return list_page(session, user_id, limit, after, Query(user_id, wanted), filters)
 
         async with self._searches.slot(user_id):
             await self.index.catch_up()  # finds new messages; does not wait for a long backlog
@@ -96,7 +100,7 @@ class Conversations:
             rows = session.execute(
                 select(ConversationTag.tag, func.count())
                 .join(Conversation, Conversation.id == ConversationTag.conversation_id)
-                .where(Conversation.user_id == user_id)
+                .where(Conversation.user_id == user_id, Conversation.deletion.is_(None))
                 .group_by(ConversationTag.tag)
             )
             return dict(sorted(((tag, count) for tag, count in rows), key=lambda row: row[0].casefold()))
@@ -141,8 +145,13 @@ class Conversations:
                 raise InvalidInput("This message is on another branch. Switch to that branch first.")
             siblings = siblings_of(session, [message for message, _turn in rows])
             feedback = feedback_of(session, user_id, [message.id for message, _turn in rows])
+            differences = differences_on_path(session, rows, siblings)
             messages = tuple(
-                message_view(message, turn, siblings[message.id], feedback.get(message.id)) for message, turn in rows
+                replace(
+                    message_view(message, turn, siblings[message.id], feedback.get(message.id)),
+                    differences=differences.get(message.id, ()),
+                )
+                for message, turn in rows
             )
             return ConversationView(
                 id=conversation.id,
@@ -151,11 +160,16 @@ class Conversations:
                 pinned=conversation.pinned,
                 archived=conversation.archived,
                 tags=tags_of(session, [conversation.id]).get(conversation.id, ()),
+                folder_id=conversation.folder_id,
                 messages=messages,
                 has_earlier=bool(messages) and messages[0].parent_id is not None,
                 active_turn_id=session.scalar(
-                    select(Turn.id).where(Turn.conversation_id == conversation.id, Turn.status == "running")
+                    select(Turn.id)
+                    .where(Turn.conversation_id == conversation.id, Turn.status == "running")
+                    .order_by(Turn.comparison_column)
+                    .limit(1)
                 ),
+                comparison=comparison_of(session, user_id, rows[-1]) if rows and before is None else (),
             )
 
         return await self._database.read(work)
@@ -175,6 +189,18 @@ class Conversations:
 
         return await self._database.read(work)
 
+    async def versions(self, user_id: str, message_id: str, ids: Sequence[str] = ()) -> tuple[VersionView, ...]:
+        """Versions of a reply, with the settings that they were written with, oldest first.
+
+        Args:
+            ids: of which; empty: only this one.
+
+        Raises:
+            NotFound: the message, or one of the versions, is missing or another user's.
+            InvalidInput: it is no reply.
+        """
+        return await self._database.read(lambda session: versions_of(session, user_id, message_id, ids))
+
     async def show(self, user_id: str, message_id: str) -> None:
         """Shows the branch of ``message_id``, down to its latest message.
 
@@ -186,6 +212,7 @@ class Conversations:
             message = owned_message(session, user_id, message_id)
             conversation = owned_conversation(session, user_id, message.conversation_id, lock=True)
             conversation.tip_message_id = latest_below(session, message.id)
+            end_comparison(session, message)
 
         await self._database.write(work)
 
@@ -305,6 +332,21 @@ class Conversations:
             session.execute(delete(ConversationTag).where(ConversationTag.conversation_id == conversation_id))
             session.add_all(ConversationTag(conversation_id=conversation_id, tag=tag) for tag in wanted)
             self._require_kept(session, user_id, before)
+
+        await self._database.write(work)
+
+    async def move(self, user_id: str, conversation_id: str, folder_id: str | None) -> None:
+        """Moves a conversation into a folder, or out of its folder with None.
+
+        Raises:
+            NotFound: the conversation or the folder is missing or another user's.
+        """
+
+        def work(session: Session) -> None:
+            if folder_id is not None:
+                lock_folders(session, user_id)  # the folder is not deleted meanwhile
+                owned_folder(session, user_id, folder_id)
+            owned_conversation(session, user_id, conversation_id, lock=True).folder_id = folder_id
 
         await self._database.write(work)
 

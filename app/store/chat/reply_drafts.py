@@ -94,5 +94,5 @@ class DraftRecords:
 
 
 def _owned(user_id: str, draft_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    conversations = select(Conversation.id).where(Conversation.user_id == user_id)
+    conversations = select(Conversation.id).where(Conversation.user_id == user_id, Conversation.deletion.is_(None))
     return ReplyDraft.id == draft_id, ReplyDraft.conversation_id.in_(conversations)

@@ -161,20 +161,27 @@ class ReplyWriter:
             turn["checkpoint_offset"] = len(write.text)
             message = {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
             return turn, message if write.tool_uses is None else message | {"tool_uses": write.tool_uses}
-        ended = datetime.now(UTC)
-        turn = {
-            "status": outcome.status,
-            "error": outcome.error,
-            "heartbeat_at": ended,
-            "ended_at": ended,
-            "checkpoint_offset": len(outcome.text),
-        }
-        if outcome.stats is not None:
-            turn |= asdict(outcome.stats)
-        message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
-        if outcome.tool_uses:
-            message["tool_uses"] = outcome.tool_uses
-        return turn, message | _reasoning(outcome.reasoning)
+        return ended_turn(outcome, datetime.now(UTC)), ended_message(outcome)
+
+
+def ended_turn(outcome: TurnOutcome, now: datetime) -> dict[str, Any]:
+    """The column values of a turn whose reply has ended."""
+    turn = {
+        "status": outcome.status,
+        "error": outcome.error,
+        "heartbeat_at": now,
+        "ended_at": now,
+        "checkpoint_offset": len(outcome.text),
+    }
+    return turn if outcome.stats is None else turn | asdict(outcome.stats)
+
+
+def ended_message(outcome: TurnOutcome) -> dict[str, Any]:
+    """The column values of a reply that has ended."""
+    message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+    if outcome.tool_uses:
+        message["tool_uses"] = outcome.tool_uses
+    return message | _reasoning(outcome.reasoning)
 
 
 def _reasoning(reasoning: Reasoning | None) -> dict[str, Any]:

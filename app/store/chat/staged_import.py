@@ -45,22 +45,26 @@ class StagedConversation:
     Attributes:
         origins: names of its origin; the first is the one to store.
         row_ids: ids of the conversation, its messages, turns and drafts; some may be equal.
+        folder: name of its folder; None: it is in none.
         size: bytes that count towards the user's storage quota, from its texts alone.
     """
 
     id: str
     origins: tuple[str, ...]
     row_ids: tuple[str, ...]
+    folder: str | None
     size: int
     rows: tuple[Row, ...]
 
-    def rows_with(self, id_of: Callable[[str], str]) -> Iterator[Row]:
-        """The rows with new ids. A conversation that gets a new id records its origin."""
+    def rows_with(self, id_of: Callable[[str], str], folder_id: str | None) -> Iterator[Row]:
+        """The rows with new ids, in this folder. A conversation that gets a new id records its origin."""
         renamed = id_of(self.id) != self.id
         for table, row in self.rows:
             row = row | {name: id_of(row[name]) for name in _ID_COLUMNS if row.get(name) is not None}
-            if renamed and table is Conversation:
-                row["imported_from"] = self.origins[0]
+            if table is Conversation:
+                row["folder_id"] = folder_id
+                if renamed:
+                    row["imported_from"] = self.origins[0]
             yield table, row
 
 
@@ -127,6 +131,7 @@ def _staged(user_id: str, conversation: ConversationDocument) -> StagedConversat
             *turns,
             *(draft.id for draft in conversation.drafts),
         ),
+        folder=conversation.folder,
         size=CONVERSATION_BYTES
         + sum(MESSAGE_BYTES + sum(len(text.encode()) for _, text in message.texts()) for message in messages)
         + sum(len(text.encode()) for draft in conversation.drafts for _, text in draft.texts()),
@@ -195,7 +200,7 @@ def _turn_row(turn: TurnDocument, conversation_id: str, message_id: str, length:
         "message_id": message_id,
         "status": turn.status,
         "params": settings_row(turn.params),
-        "seed": turn.params.seed,
+        "seed": turn.params.seed if turn.seed is None else turn.seed,  # older files have that of the settings
         "owner": _OWNER,
         "heartbeat_at": turn.ended_at or turn.created_at,
         "checkpoint_offset": length,

@@ -29,7 +29,8 @@ class StorageUsageRecords:
 
 def storage_use(session: Session, user_id: str) -> StorageUse:
     """What the user has stored, including this transaction's own writes."""
-    is_own = Conversation.user_id == user_id
+    # What is deleted makes room at once, also while the deletion can be undone.
+    is_own = (Conversation.user_id == user_id) & Conversation.deletion.is_(None)
     conversations, settings = session.execute(
         select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(is_own)
     ).one()

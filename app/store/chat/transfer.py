@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Table, func, insert, select
+from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -27,6 +27,7 @@ from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.tool_use import end_open
 from app.domain.views import MessageStatus, Role
+from app.store.chat.folders import add_folders, folder_names
 from app.store.chat.staged_import import DRAFT_COLUMNS, TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.chat.storage_use import storage_use
 from app.store.db.database import Database
@@ -67,7 +68,8 @@ class TransferRecords:
 
     async def count(self, user_id: str) -> int:
         """How many conversations the user has."""
-        counted = select(func.count()).select_from(Conversation).where(Conversation.user_id == user_id)
+        is_own = (Conversation.user_id == user_id, Conversation.deletion.is_(None))
+        counted = select(func.count()).select_from(Conversation).where(*is_own)
         return await self._database.read(lambda session: session.scalar(counted) or 0)
 
     async def read(self, user_id: str, conversation_id: str) -> ConversationDocument:
@@ -83,13 +85,17 @@ class TransferRecords:
 
         return await self._database.read(work)
 
-    async def read_all(self, user_id: str) -> AsyncIterator[ConversationDocument]:
-        """Yields every conversation, oldest first, a few in memory at a time. Each one is a consistent snapshot."""
+    async def read_all(self, user_id: str, among: Collection[str] | None = None) -> AsyncIterator[ConversationDocument]:
+        """Yields every conversation, oldest first, a few in memory at a time. Each one is a consistent snapshot.
+
+        Args:
+            among: only those with these ids; None: all.
+        """
         after = ""
         while True:
 
             def work(session: Session, after: str = after) -> list[ConversationDocument]:
-                ids = _next_ids(session, user_id, after)
+                ids = _next_ids(session, user_id, after, among)
                 batch = session.scalars(
                     select(Conversation).where(Conversation.id.in_(ids)).order_by(Conversation.id)
                 ).all()
@@ -155,6 +161,7 @@ def _documents(session: Session, conversations: Sequence[Conversation]) -> Itera
     drafts: dict[str, list[DraftDocument]] = {id: [] for id in ids}
     for draft in session.scalars(select(ReplyDraft).where(ReplyDraft.conversation_id.in_(ids)).order_by(ReplyDraft.id)):
         drafts[draft.conversation_id].append(_draft_document(draft))
+    folders = folder_names(session, [row.folder_id for row in conversations])
     for row in conversations:
         found = messages[row.id]
         tip_is_there = any(message.id == row.tip_message_id for message in found)
@@ -165,6 +172,7 @@ def _documents(session: Session, conversations: Sequence[Conversation]) -> Itera
             pinned=row.pinned,
             archived=row.archived,
             tags=sorted(tags[row.id]),
+            folder=folders.get(row.folder_id or ""),
             settings=ChatSettings.model_validate(row.settings),
             imported_from=row.imported_from,
             created_at=row.created_at,
@@ -213,7 +221,7 @@ def _ended(status: str, unfinished: str) -> Any:
     return "interrupted" if status == unfinished else status
 
 
-def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
+def _next_ids(session: Session, user_id: str, after: str, among: Collection[str] | None) -> list[str]:
     """Ids of the next batch: as many as fit into memory together, at least one."""
     texts = (
         select(func.coalesce(func.sum(Message.stored_bytes), 0))
@@ -230,11 +238,11 @@ def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
         .where(ReplyDraft.conversation_id == Conversation.id)
         .scalar_subquery()
     )
+    wanted = [Conversation.user_id == user_id, Conversation.deletion.is_(None), Conversation.id > after]
+    if among is not None:
+        wanted.append(Conversation.id.in_(among))
     found = session.execute(
-        select(Conversation.id, texts + params + drafts)
-        .where(Conversation.user_id == user_id, Conversation.id > after)
-        .order_by(Conversation.id)
-        .limit(_BATCH)
+        select(Conversation.id, texts + params + drafts).where(*wanted).order_by(Conversation.id).limit(_BATCH)
     )
     ids, total = list[str](), 0
     for id, size in found:
@@ -273,15 +281,21 @@ def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLi
     }
     for batch in staged:
         seen += len(batch)
+        _purge_deleted(session, user_id, batch)
         known = _known(session, user_id, batch)
         taken = _Taken(session, batch)
+        new: list[StagedConversation] = []
         for conversation in batch:
             names = {conversation.id, *conversation.origins}
             if not names.isdisjoint(known) or not names.isdisjoint(there):
                 continue
             there |= names
-            imported += 1
-            for table, values in conversation.rows_with(taken.ids_for(conversation)):
+            new.append(conversation)
+        imported += len(new)
+        folder_ids = add_folders(session, user_id, {each.folder for each in new if each.folder is not None})
+        for conversation in new:
+            folder_id = folder_ids[conversation.folder] if conversation.folder is not None else None
+            for table, values in conversation.rows_with(taken.ids_for(conversation), folder_id):
                 rows[table].append(values)
         _insert(session, rows)
     if limits != StorageLimits() and imported:
@@ -291,10 +305,24 @@ def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLi
 
 def _known(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> set[str]:
     """Which of the conversations' ids and origins the user already has."""
-    is_own = Conversation.user_id == user_id
+    is_own = (Conversation.user_id == user_id) & Conversation.deletion.is_(None)
     ids = [conversation.id for conversation in conversations]
     origins = [origin for conversation in conversations for origin in conversation.origins]
     return _found(session, Conversation.id, ids, is_own) | _found(session, Conversation.imported_from, origins, is_own)
+
+
+def _purge_deleted(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> None:
+    """Deletes for good what the user has deleted of these: it is imported again, and undoing would bring it twice."""
+    is_deleted = (Conversation.user_id == user_id, Conversation.deletion.is_not(None))
+    if session.scalar(select(Conversation.id).where(*is_deleted).limit(1)) is None:
+        return
+    ids = [conversation.id for conversation in conversations]
+    origins = [origin for conversation in conversations for origin in conversation.origins]
+    found = _found(session, Conversation.id, ids, *is_deleted)
+    for some in _chunks(origins):
+        found.update(session.scalars(select(Conversation.id).where(Conversation.imported_from.in_(some), *is_deleted)))
+    for some in _chunks(found):
+        session.execute(delete(Conversation).where(Conversation.id.in_(some)))
 
 
 class _Taken:

@@ -143,7 +143,8 @@ def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str
         ids = {"id": id, "conversation_id": conversation_id, "parent_id": parent_id, "position": position}
         messages.append(_values(message) | ids | {"indexed": False})
         if turn is not None:
-            turns.append(_values(turn) | {"id": new_id(), "conversation_id": conversation_id, "message_id": id})
+            ids = {"id": new_id(), "conversation_id": conversation_id, "message_id": id}
+            turns.append(_values(turn) | ids | {"comparison_id": None, "comparison_column": 0})
         parent_id = id
     for table, rows in ((_MESSAGE, messages), (_TURN, turns)):
         if rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, select
@@ -62,6 +62,22 @@ class PartialReply:
     reasoning: Reasoning | None = None  #: its thinking so far
     tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools so far
     sources: tuple[Passage, ...] = ()  #: the passages that it was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReply:
+    """A reply that has ended, with all that its prompt was made from."""
+
+    message_id: str
+    user_message: UserMessage  #: the message it replies to; its context is that of the reply's own prompt
+    text: str
+    token_ids: tuple[int, ...]  #: of the text; empty if unknown
+    model: str | None  #: name of the model that wrote it; None if unknown
+    settings: ChatSettings  #: that it was written with; those of the conversation where it is not known
+    num_tokens: int = 0  #: that the model has written
+    reasoning: Reasoning | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
+    sources: tuple[Passage, ...] = ()
 
 
 class TurnContexts:
@@ -139,6 +155,51 @@ class TurnContexts:
 
         return await self._database.read(work)
 
+    async def get_reply(self, user_id: str, message_id: str, *, resumes: bool = False) -> StoredReply:
+        """The reply ``message_id``, once it has ended.
+
+        Args:
+            resumes: only one that was cut short, so that it can go on.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: it is no reply to a message; also if it can go on no further.
+            Conflict: it is still being written.
+        """
+
+        def work(session: Session) -> StoredReply:
+            message = owned_message(session, user_id, message_id)
+            if message.role != Role.ASSISTANT or message.parent_id is None:
+                raise InvalidInput("Only a reply to a message can be looked into.")
+            if message.status == MessageStatus.STREAMING:
+                raise Conflict(BUSY)
+            user_message = _user_message(session, _question_of(session, message))
+            turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
+            if resumes:
+                if turn is None:
+                    raise InvalidInput("It is not known how this reply ended. Ask for another one.")
+                _check_end(message, turn, decides=False)
+            context = user_message.context
+            if turn is not None:
+                omitted, length = turn.omitted_messages or 0, turn.context_length
+                context = replace(context, omitted_messages=omitted, context_length=length)
+            return StoredReply(
+                message_id=message.id,
+                user_message=replace(user_message, context=context),
+                text=message.content,
+                token_ids=message.token_ids or (),
+                model=turn.model if turn is not None else None,
+                settings=ChatSettings.model_validate(turn.params)
+                if turn is not None and turn.params
+                else context.settings,
+                num_tokens=(turn.completion_tokens or 0) if turn is not None else 0,
+                reasoning=Reasoning(message.reasoning, message.reasoning_seconds or 0.0) if message.reasoning else None,
+                tool_uses=message.tool_uses or (),
+                sources=message.sources or (),
+            )
+
+        return await self._database.read(work)
+
 
 def is_running(connection: Connection, conversation_id: str) -> bool:
     """Whether a reply is being written in the conversation."""
@@ -149,7 +210,9 @@ def is_running(connection: Connection, conversation_id: str) -> bool:
 _CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 _OWNED = Prepared(
     select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings, _CONVERSATION.c.allowed_tools).where(
-        _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+        _CONVERSATION.c.id == bindparam("conversation_id"),
+        _CONVERSATION.c.user_id == bindparam("user_id"),
+        _CONVERSATION.c.deletion.is_(None),
     )
 )
 _PARENT = Prepared(

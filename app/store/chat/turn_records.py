@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,8 +45,14 @@ class NewTurn:
     decides: bool = False  #: the user has decided about them
     newly_allowed: tuple[str, ...] = ()  #: tools that are allowed for the whole conversation from now on
     sources: tuple[Passage, ...] = ()  #: the passages that the reply is given; one that is resumed keeps its own
+    beginning: str = ""  #: the text with which a new reply begins
+    edited: bool = False  #: the user has written that
     settings: ChatSettings
     save_settings: bool
+    conversation_settings: ChatSettings | None = None  #: saved in place of ``settings``, which are this reply's alone
+    seed: int | None = None  #: that the reply is written with; None where it is unknown
+    comparison_id: str | None = None  #: of the first turn of the replies that are compared
+    comparison_column: int = 0
     model: str
     omitted_messages: int = 0
     context_length: int | None = None
@@ -77,7 +83,9 @@ class TurnRecord:
 # Statements of every message sent.
 _CONVERSATION = table_of(Conversation)
 _OWNED = select(_CONVERSATION.c.tip_message_id).where(
-    _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+    _CONVERSATION.c.id == bindparam("conversation_id"),
+    _CONVERSATION.c.user_id == bindparam("user_id"),
+    _CONVERSATION.c.deletion.is_(None),
 )
 _LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # inserting a row that refers to it does not wait
 _NEW_CONVERSATION = insert_into(
@@ -86,7 +94,7 @@ _NEW_CONVERSATION = insert_into(
 _TURN = table_of(Turn)
 _OF_TURN = (
     "id conversation_id message_id status model params seed owner created_at heartbeat_at checkpoint_offset "
-    "omitted_messages context_length"
+    "omitted_messages context_length edited comparison_id comparison_column"
 )
 _NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
 _NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
@@ -137,7 +145,7 @@ class TurnRecords:
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
             turn.lease_until = self._lease(session)
             turn.ended_at = turn.error = turn.finish_reason = turn.stop_requested_at = None
-            turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.settings.seed
+            turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.seed
             turn.omitted_messages, turn.context_length = new.omitted_messages, new.context_length
             conversation.tip_message_id = message.id
             conversation.updated_at = now
@@ -154,9 +162,18 @@ class TurnRecords:
             NotFound: the conversation, or the message before this one, is gone.
             Conflict: a reply is being written there, or the tip has changed.
         """
+        await self.begin_comparison(user_id, [new])
+
+    async def begin_comparison(self, user_id: str, compared: Sequence[NewTurn]) -> None:
+        """As :meth:`begin`, for several replies to one message. The first creates the message, and is shown.
+
+        Raises:
+            NotFound, Conflict: as :meth:`begin`.
+        """
         now = datetime.now(UTC)
         lease = timedelta(seconds=self._lease_seconds)
-        settings = settings_row(new.settings)
+        new = compared[0]
+        settings = settings_row(new.conversation_settings or new.settings)
 
         def work(connection: Connection) -> None:
             values = {"tip_message_id": new.message_id, "updated_at": now}
@@ -175,25 +192,30 @@ class TurnRecords:
                 if new.parent_is_tip and conversation != (new.parent_id,):
                     raise Conflict(MOVED_ON)
                 update_of(_CONVERSATION, values).run(connection, {"key": new.conversation_id, **values})
-            _NEW_MESSAGE.run_each(connection, _messages(connection, new, now))
-            turn = {
-                "id": new.turn_id,
-                "conversation_id": new.conversation_id,
-                "message_id": new.message_id,
-                "status": "running",
-                "model": new.model,
-                "params": settings,
-                "seed": new.settings.seed,
-                "owner": self._owner,
-                "created_at": now,
-                "heartbeat_at": now,
-                "lease": lease,
-                "lease_until": now + lease,
-                "checkpoint_offset": 0,
-                "omitted_messages": new.omitted_messages,
-                "context_length": new.context_length,
-            }
-            (_NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN).run(connection, turn)
+            insert_turn = _NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN
+            for each in compared:
+                _NEW_MESSAGE.run_each(connection, _messages(connection, each, now))
+                turn = {
+                    "id": each.turn_id,
+                    "conversation_id": each.conversation_id,
+                    "message_id": each.message_id,
+                    "status": "running",
+                    "model": each.model,
+                    "params": settings_row(each.settings),
+                    "seed": each.seed,
+                    "owner": self._owner,
+                    "created_at": now,
+                    "heartbeat_at": now,
+                    "lease": lease,
+                    "lease_until": now + lease,
+                    "checkpoint_offset": 0,
+                    "omitted_messages": each.omitted_messages,
+                    "context_length": each.context_length,
+                    "edited": each.edited,
+                    "comparison_id": each.comparison_id,
+                    "comparison_column": each.comparison_column,
+                }
+                insert_turn.run(connection, turn)
 
         await self._start(self._database.write_rows(work))
 
@@ -234,6 +256,23 @@ class TurnRecords:
 
         await self._database.write(work)
 
+    async def find_comparison(self, user_id: str, turn_id: str) -> list[TurnRecord]:
+        """The replies that were started with the comparison whose first turn this is, in the order of their columns.
+
+        Empty if there is none, or it is another user's. Once one of them is kept, only the first is found.
+        """
+        first = await self.find(user_id, turn_id)
+        if first is None:
+            return []
+
+        def work(session: Session) -> Sequence[str]:
+            others = select(Turn.id).where(
+                Turn.conversation_id == first.conversation_id, Turn.comparison_id == turn_id, Turn.id != turn_id
+            )
+            return session.scalars(others.order_by(Turn.comparison_column)).all()
+
+        return [first, *[await self.get(user_id, each) for each in await self._database.read(work)]]
+
     async def find(self, user_id: str, turn_id: str) -> TurnRecord | None:
         """As :meth:`get`, but None if missing. Cheap in that case, which is the usual one."""
         try:
@@ -257,7 +296,7 @@ class TurnRecords:
                 select(Turn, Message)
                 .join(Message, Message.id == Turn.message_id)
                 .join(Conversation, Conversation.id == Turn.conversation_id)
-                .where(Turn.id == turn_id, Conversation.user_id == user_id)
+                .where(Turn.id == turn_id, Conversation.user_id == user_id, Conversation.deletion.is_(None))
             ).one_or_none()
             if row is None:
                 raise missing
@@ -357,7 +396,7 @@ def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[
         "parent_id": new.user_message_id,
         "role": Role.ASSISTANT,
         "status": MessageStatus.STREAMING,
-        "content": "",
+        "content": new.beginning,
         "sources": new.sources,
         "position": position if is_there else position + 1,
     }

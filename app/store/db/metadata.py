@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from app.store.db import desk_models, knowledge_models, response_models
+from app.store.db import (
+    case_models,
+    desk_models,
+    identity_models,
+    knowledge_models,
+    maintenance_models,
+    response_models,
+)
 from app.store.db.models import Base
 
-__all__ = ["METADATA", "desk_models", "knowledge_models", "response_models"]
+__all__ = [
+    "METADATA",
+    "case_models",
+    "desk_models",
+    "identity_models",
+    "knowledge_models",
+    "maintenance_models",
+    "response_models",
+]
 
 METADATA = Base.metadata

@@ -25,6 +25,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     column,
     false,
     text,
@@ -154,7 +155,10 @@ class Account(Base):
     """An owner of conversations. Without accounts there is one local user, who never signs in."""
 
     __tablename__ = "account"
-    __table_args__ = (CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),)
+    __table_args__ = (
+        CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),
+        CheckConstraint("kind IN ('person', 'inbox')", name="kind"),
+    )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     name: Mapped[str] = mapped_column(
@@ -163,11 +167,45 @@ class Account(Base):
     created_at: Mapped[datetime]
     display_name: Mapped[str | None] = mapped_column(String(200), comment="Null is the name.")
     role: Mapped[str] = mapped_column(String(16), default="agent", server_default="agent")
+    kind: Mapped[str] = mapped_column(
+        String(8),
+        default="person",
+        server_default="person",
+        comment="An inbox's account owns its conversations and cannot sign in.",
+    )
     password_hash: Mapped[str | None] = mapped_column(
         String(300), comment="argon2's own text, with its parameters and salt. Null lets nobody in."
     )
     disabled_at: Mapped[datetime | None] = mapped_column(comment="Since when they may not sign in; null lets them.")
     last_seen_at: Mapped[datetime | None] = mapped_column(comment="Within some minutes: not every request writes it.")
+    new_chat_settings: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True), comment="Settings that their new chats begin with. Null: the model's defaults."
+    )
+
+
+class SavedPreset(Base):
+    """Sampling parameters that a user has saved under a name."""
+
+    __tablename__ = "preset"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(60))
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON, comment="The sampling parameters that are set.")
+    created_at: Mapped[datetime]
+
+
+class Folder(Base):
+    """A user's folder of conversations. A conversation is in at most one."""
+
+    __tablename__ = "folder"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(60))
+    created_at: Mapped[datetime]
 
 
 class LoginSession(Base):
@@ -186,6 +224,12 @@ class LoginSession(Base):
     expires_at: Mapped[datetime]
     user_agent: Mapped[str] = mapped_column(String(200), comment="To tell one's own sessions apart.")
     address: Mapped[str] = mapped_column(String(45))
+    ends_at: Mapped[datetime | None] = mapped_column(
+        comment="Of a sign-in with a provider: when it ends however much it is used; null otherwise."
+    )
+    id_token: Mapped[str | None] = mapped_column(
+        Text, comment="Encrypted with APP_SECRET_KEY: the provider asks for it at sign-out."
+    )
 
 
 class Invitation(Base):
@@ -259,6 +303,13 @@ class Conversation(Base):
     __table_args__ = (
         # The sidebar: one user's conversations, pinned ones first, latest activity first, paged by key.
         Index("ix_conversation_list", "user_id", "archived", "pinned", "updated_at", "id"),
+        Index("ix_conversation_folder_list", "folder_id", "user_id", "archived", "pinned", "updated_at", "id"),
+        Index(
+            "ix_conversation_deletion",
+            "deletion",
+            sqlite_where=text("deletion IS NOT NULL"),
+            postgresql_where=text("deletion IS NOT NULL"),
+        ),
         Index(
             "ix_conversation_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")
         ),
@@ -291,6 +342,15 @@ class Conversation(Base):
     indexed: Mapped[bool] = mapped_column(
         default=False, server_default=false(), comment="The title, as it is now, can be found by searching."
     )
+    folder_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="A folder of the same user; null: in none. No foreign key: SQLite could not add one to this table.",
+    )
+    deletion: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="Deleted by the deletion of this id (UUIDv7: it tells when), which can be undone for a while. Until "
+        "then only the import and the cleanup see the row.",
+    )
     settings: Mapped[dict[str, Any]] = mapped_column(
         comment="ChatSettings; here, not in the browser, so that another tab and another day find the same."
     )
@@ -316,6 +376,7 @@ class Message(Base):
     __table_args__ = (
         CheckConstraint("role IN ('user', 'assistant')", name="role"),
         CheckConstraint("status IN ('streaming', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
+        CheckConstraint("author_kind IN ('contact', 'bot', 'agent', 'system')", name="author_kind"),
         Index("ix_message_conversation_id_position", "conversation_id", "position"),
         # For the siblings of a branch; deleting a long chat also checks each parent_id.
         Index("ix_message_parent_id", "parent_id"),
@@ -329,6 +390,14 @@ class Message(Base):
         # Covers all that counting needs: reading each message instead takes a hundred times as long.
         Index("ix_message_created_at", "created_at", "role", "deletion"),
         Index("ix_message_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
+        Index(
+            "uq_message_conversation_id_client_id",
+            "conversation_id",
+            "client_id",
+            unique=True,
+            sqlite_where=text("client_id IS NOT NULL"),
+            postgresql_where=text("client_id IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -369,6 +438,18 @@ class Message(Base):
         comment="Deleted by the deletion of this id (UUIDv7: it tells when), which can be undone for a while. All that "
         "hung on the message has the same.",
     )
+    author_kind: Mapped[str | None] = mapped_column(
+        String(8), comment="Of a case's message: its author. Null in other chats."
+    )
+    author_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH), comment="Id of the contact or of the agent's account."
+    )
+    internal: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="A note of the agents, which contacts and the bot never read."
+    )
+    client_id: Mapped[str | None] = mapped_column(
+        String(64), comment="The client's own id: sending it again stores nothing."
+    )
     stored_bytes: Mapped[int] = mapped_column(
         stored_bytes(
             column("content", Text),
@@ -387,10 +468,12 @@ class Turn(Base):
     __tablename__ = "turn"
     __table_args__ = (
         CheckConstraint("status IN ('running', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
-        # At most one running reply per conversation, for any requester: the second insert fails.
+        # At most one running reply per conversation, for any requester, and per column of a comparison: the second
+        # insert fails. All replies but those of later columns are in column 0.
         Index(
             "uq_turn_running",
             "conversation_id",
+            "comparison_column",
             unique=True,
             sqlite_where=text("status = 'running'"),
             postgresql_where=text("status = 'running'"),
@@ -416,7 +499,15 @@ class Turn(Base):
     params: Mapped[dict[str, Any]] = mapped_column(
         comment="ChatSettings at the time, defaults left out: the conversation's may change later."
     )
-    seed: Mapped[int | None] = mapped_column(comment="Beside params for queries; null drew a new one.")
+    seed: Mapped[int | None] = mapped_column(comment="Of the settings, or drawn for this reply; null where unknown.")
+    edited: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="The user has written the beginning of the reply."
+    )
+    comparison_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="Id of the first turn of the replies that are compared. Null in other replies, and once one is kept.",
+    )
+    comparison_column: Mapped[int] = mapped_column(default=0, server_default="0", comment="Which of them, from 0.")
     owner: Mapped[str] = mapped_column(
         String(ID_LENGTH), comment="Which start of which process runs it; a later start finds the dead ones by it."
     )
@@ -442,6 +533,12 @@ class Turn(Base):
     ttft_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first token.")
     itl_ms: Mapped[float | None] = mapped_column(comment="Mean gap between later tokens.")
     tokens_per_second: Mapped[float | None]
+    tokenize_ms: Mapped[float | None] = mapped_column(comment="Rendering and tokenizing the prompt.")
+    queue_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first step; part of ttft_ms.")
+    decode_ms: Mapped[float | None] = mapped_column(comment="From the first token to the last.")
+    delivery_ms: Mapped[float | None] = mapped_column(comment="From sampling the last tokens to their text.")
+    draft_tokens: Mapped[int | None] = mapped_column(comment="Guessed by speculative decoding and verified.")
+    accepted_draft_tokens: Mapped[int | None]
     stored_bytes: Mapped[int] = mapped_column(stored_bytes(column("params", JSON)), deferred=True)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -29,10 +29,12 @@ _KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count
 
 
 class Channel(StrEnum):
-    """The kinds of notification. The payload is a turn id."""
+    """The kinds of notification. The payload is the id of a turn, or of a case or an inbox."""
 
     CHANGED = "deskmate_turn_changed"  #: to readers: the reply has grown or ended
     STOP_REQUESTED = "deskmate_turn_asked"  #: to the writer: stop, or the turn was deleted
+    CASE_CHANGED = "deskmate_case_changed"  #: to readers of the case, or of the inbox's list of cases
+    CASE_PRESENCE = "deskmate_case_presence"  #: a user opens or leaves a case; the payload says it all, as JSON
 
 
 def notify(session: Session, channel: Channel, turn_id: str) -> None:
@@ -51,24 +53,40 @@ class Notifications:
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
         self._watched: dict[tuple[str, str], set[asyncio.Event]] = {}
+        self._subscribed: dict[str, list[Callable[[str], None]]] = {}
         self._lost = False
 
     @contextmanager
     def watch(self, channel: Channel, turn_id: str) -> Iterator[asyncio.Event]:
         """Yields an event that is set at each hint and whenever hints may have been missed. The caller clears it."""
         hinted = asyncio.Event()
-        key = (channel.value, turn_id)
+        with self.join(channel, turn_id, hinted):
+            yield hinted
+
+    @contextmanager
+    def join(self, channel: Channel, id: str, hinted: asyncio.Event) -> Iterator[None]:
+        """As :meth:`watch`, with the caller's event, which may wait for several ids."""
+        key = (channel.value, id)
         self._watched.setdefault(key, set()).add(hinted)
         try:
-            yield hinted
+            yield
         finally:
             self._watched[key].discard(hinted)
             if not self._watched[key]:
                 del self._watched[key]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may use the database, too."""
+        return self._url.get_backend_name() == "postgresql"
+
+    def subscribe(self, channel: Channel, received: Callable[[str], None]) -> None:
+        """Calls ``received`` with the payload of each notification of the channel, this process's own among them."""
+        self._subscribed.setdefault(channel.value, []).append(received)
+
     async def listen(self) -> None:
         """Receives hints until cancelled and reconnects by itself. Returns at once on SQLite."""
-        if self._url.get_backend_name() != "postgresql":
+        if not self.is_shared:
             return
         delay = FIRST_RETRY_SECONDS
         while True:
@@ -81,6 +99,8 @@ class Notifications:
                     async for hint in connection.notifies():
                         for event in self._watched.get((hint.channel, hint.payload), ()):
                             event.set()
+                        for received in self._subscribed.get(hint.channel, ()):
+                            received(hint.payload)
             except psycopg.Error as error:
                 self._disconnected(error)
             await asyncio.sleep(delay)

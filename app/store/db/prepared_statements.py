@@ -23,6 +23,7 @@ from sqlalchemy import (
     insert,
     update,
 )
+from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
@@ -73,6 +74,12 @@ class Prepared:
         """Returns the only selected row, or None."""
         found = self.rows(connection, given)
         return found[0] if found else None
+
+    def rows_in(self, session: Session, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Returns the selected rows after a flush of the session, as its own statements do."""
+        if session.autoflush:
+            session.flush()
+        return self.rows(session.connection(), given)
 
     def run(self, connection: Connection, given: Mapping[str, Any]) -> None:
         """Writes one row."""

@@ -39,7 +39,9 @@ def is_id(text: str) -> bool:
 
 # Built once: constructing a statement costs more than executing it.
 _OWNED = select(Conversation).where(
-    Conversation.id == bindparam("conversation_id"), Conversation.user_id == bindparam("user_id")
+    Conversation.id == bindparam("conversation_id"),
+    Conversation.user_id == bindparam("user_id"),
+    Conversation.deletion.is_(None),
 )
 _OWNED_LOCKED = _OWNED.with_for_update(key_share=True)  # inserting a row that refers to it does not wait
 
@@ -70,7 +72,12 @@ def owned_message(session: Session, user_id: str, message_id: str) -> Message:
         message = session.scalars(
             select(Message)
             .join(Conversation, Conversation.id == Message.conversation_id)
-            .where(Message.id == message_id, Message.deletion.is_(None), Conversation.user_id == user_id)
+            .where(
+                Message.id == message_id,
+                Message.deletion.is_(None),
+                Conversation.user_id == user_id,
+                Conversation.deletion.is_(None),
+            )
         ).one_or_none()
     if message is None:
         raise NotFound("There is no such message. It or its conversation may have been deleted.")
@@ -101,6 +108,8 @@ def message_view(
         reasoning_seconds=message.reasoning_seconds,
         tool_uses=message.tool_uses or (),
         citations=citations_of(message.content, message.sources or ()),
+        seed=turn.seed if turn else None,
+        edited=turn.edited if turn else False,
     )
 
 
@@ -116,4 +125,10 @@ def reply_stats(turn: Turn) -> ReplyStats | None:
         itl_ms=turn.itl_ms or 0.0,
         tokens_per_second=turn.tokens_per_second or 0.0,
         finish_reason=turn.finish_reason,
+        tokenize_ms=turn.tokenize_ms,
+        queue_ms=turn.queue_ms,
+        decode_ms=turn.decode_ms,
+        delivery_ms=turn.delivery_ms,
+        draft_tokens=turn.draft_tokens,
+        accepted_draft_tokens=turn.accepted_draft_tokens,
     )

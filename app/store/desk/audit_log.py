@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -15,7 +16,9 @@ from app.domain.ids import first_id_of
 from app.domain.usage import Span
 from app.domain.views import Page
 from app.errors import InvalidInput
+from app.store.db.case_models import Inbox, Webhook
 from app.store.db.database import Database
+from app.store.db.knowledge_models import Collection, Document
 from app.store.db.models import Account, AuditEvent
 from app.store.db.rows import is_id, shown_name
 
@@ -32,6 +35,8 @@ class AuditEntry:
     action: str
     target: str | None  #: the object acted on: a name or an id
     details: dict[str, Any]
+    names: dict[str, str] = field(default_factory=dict)
+    """What the ids of target and details are called now. Those of what was deleted are missing."""
 
 
 class AuditLog:
@@ -86,8 +91,17 @@ class AuditLog:
 
         def work(session: Session) -> Page[AuditEntry]:
             rows = session.execute(query).all()
+            names = _names(session, {id for event, _, _ in rows[:limit] for id in _ids(event)})
             entries = tuple(
-                AuditEntry(event.id, event.at, name or event.actor_id, event.action, on or event.target, event.details)
+                AuditEntry(
+                    event.id,
+                    event.at,
+                    name or event.actor_id,
+                    event.action,
+                    on or event.target,
+                    event.details,
+                    {id: names[id] for id in _ids(event) if id in names},
+                )
                 for event, name, on in rows[:limit]
             )
             return Page(entries, entries[-1].id if len(rows) > limit else None)
@@ -105,3 +119,22 @@ class AuditLog:
                 yield entry
             if (cursor := page.next_cursor) is None:
                 return
+
+
+def _ids(event: AuditEvent) -> list[str]:
+    return [value for value in (event.target, *event.details.values()) if isinstance(value, str) and is_id(value)]
+
+
+def _names(session: Session, ids: set[str]) -> dict[str, str]:
+    """The names of the users, inboxes, webhooks, collections and documents among these ids."""
+    found: dict[str, str] = {}
+    for id, name in (
+        (Account.id, shown_name(Account)),
+        (Inbox.id, Inbox.name),
+        (Collection.id, Collection.name),
+        (Document.id, Document.title),
+    ):
+        found |= dict(session.execute(select(id, name).where(id.in_(ids))).tuples().all())
+    for webhook in session.scalars(select(Webhook).where(Webhook.id.in_(ids))):
+        found[webhook.id] = webhook.name or urlsplit(webhook.url).hostname or webhook.url
+    return found

@@ -77,8 +77,8 @@ class DraftReviews:
 
 _USED = (
     select(ReplyDraft, Conversation.title, shown_name(Account).label("user"))
-    .join(Conversation, Conversation.id == ReplyDraft.conversation_id)
-    .join(Account, Account.id == Conversation.user_id)
+    .join(Conversation, (Conversation.id == ReplyDraft.conversation_id) & Conversation.deletion.is_(None))
+    .join(Account, (Account.id == Conversation.user_id) & (Account.kind == "person"))
 )
 
 

@@ -157,6 +157,8 @@ def _having(flag: Flag, span: Span) -> Select[tuple[str, datetime]]:
         Message.created_at < span.ends,
         Message.role == Role.ASSISTANT,
         Message.deletion.is_(None),
+        Message.conversation_id.not_in(select(Conversation.id).where(Conversation.deletion.is_not(None))),
+        Message.author_kind.is_(None),  # cases are read by the members of their inboxes
     )
     if flag is Flag.LOW_RATED:
         return replies.where(Message.id.in_(select(Feedback.message_id).where(Feedback.rating == Rating.DOWN)))
@@ -224,13 +226,18 @@ def _items(session: Session, ids: Sequence[str]) -> dict[str, ReviewItem]:
             Review.reviewed_at,
             shown_name(reviewer).label("reviewed_by"),
         )
-        .join(Conversation, Conversation.id == Message.conversation_id)
+        .join(Conversation, (Conversation.id == Message.conversation_id) & Conversation.deletion.is_(None))
         .join(Account, Account.id == Conversation.user_id)
         .join(question, question.id == Message.parent_id)
         .outerjoin(Turn, Turn.message_id == Message.id)
         .outerjoin(Review, Review.message_id == Message.id)
         .outerjoin(reviewer, reviewer.id == Review.reviewer_id)
-        .where(Message.id.in_(ids), Message.role == Role.ASSISTANT, Message.deletion.is_(None))
+        .where(
+            Message.id.in_(ids),
+            Message.role == Role.ASSISTANT,
+            Message.deletion.is_(None),
+            Message.author_kind.is_(None),
+        )
     ).all()
     opinions = _opinions(session, ids)
     return {

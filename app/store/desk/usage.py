@@ -1,4 +1,4 @@
-"""Usage per day over all users, counted by the database. Never reads what users wrote."""
+"""Usage per day over all users and inboxes, counted by the database. Never reads what users wrote."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from sqlalchemy import CTE, BigInteger, ColumnElement, Select, String, case, cas
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.feedback import Rating
-from app.domain.usage import Days, Span, Usage, UsageReport
+from app.domain.usage import AccountUsage, Days, Span, Usage, UsageReport
 from app.domain.views import Role
+from app.store.db.case_models import Inbox
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
-from app.store.db.models import Conversation, Message, Turn, UtcDateTime
+from app.store.db.models import Account, Conversation, Message, Turn, UtcDateTime
+from app.store.db.rows import shown_name
 
 #: Histogram resolution of times and speeds: (limit, step) pairs. Rounding down loses at most one hundredth.
 _STEPS = ((200, 1), (500, 2), (1000, 5), (2000, 10), (5000, 20), (10_000, 50), (50_000, 200), (200_000, 1000))
 _WIDEST = 10_000
 _WHOLE = "all"  #: the name of all days together
+_COUNTED = ("replies", "failed", "prompt_tokens", "cached_prompt_tokens", "completion_tokens")
+MAX_ACCOUNTS = 100
 _TENTHS = 10  #: tokens per second are counted in tenths
 
 
@@ -59,8 +63,8 @@ def _report(session: Session, days: Days) -> UsageReport:
         for name in Usage.__dataclass_fields__
         if Usage.__dataclass_fields__[name].default == 0
     }
-    turns = _in(_spans([days.whole]), Turn.created_at).join(Conversation, Conversation.id == Turn.conversation_id)
-    whole["users"] = session.scalar(turns.with_only_columns(func.count(Conversation.user_id.distinct()))) or 0
+    turns = _with_owner(_in(_spans([days.whole]), Turn.created_at))
+    whole["users"] = session.scalar(turns.with_only_columns(_users())) or 0
     waits, speeds = (
         _distribution(session, time, Turn.ttft_ms, 1),
         _distribution(session, time, Turn.tokens_per_second, _TENTHS),
@@ -71,7 +75,8 @@ def _report(session: Session, days: Days) -> UsageReport:
         counted["ttft_p95_ms"] = _percentile(waits.get(name), 95)
         speed = _percentile(speeds.get(name), 50)
         counted["tokens_per_second_p50"] = speed / _TENTHS if speed is not None else None
-    return UsageReport(days.zone, Usage(**whole), tuple(Usage(**counted) for counted in found.values()))
+    each = tuple(Usage(**counted) for counted in found.values())
+    return UsageReport(days.zone, Usage(**whole), each, _accounts(session, turns))
 
 
 def _spans(spans: Sequence[Span]) -> CTE:
@@ -88,18 +93,48 @@ def _in(time: CTE, moment: InstrumentedAttribute[Any]) -> Select[Any]:
 
 
 def _replies(time: CTE) -> Select[Any]:
-    return (
-        _in(time, Turn.created_at)
-        .join(Conversation, Conversation.id == Turn.conversation_id)
-        .add_columns(
-            func.count().label("replies"),
-            _count_if(Turn.status.in_(("error", "interrupted"))).label("failed"),
-            func.count(Conversation.user_id.distinct()).label("users"),
-            _total(Turn.prompt_tokens).label("prompt_tokens"),
-            _total(Turn.cached_prompt_tokens).label("cached_prompt_tokens"),
-            _total(Turn.completion_tokens).label("completion_tokens"),
+    turns = _with_owner(_in(time, Turn.created_at))
+    return turns.add_columns(*_tokens(), _users().label("users")).group_by(time.c.name)
+
+
+def _accounts(session: Session, turns: Select[Any]) -> tuple[AccountUsage, ...]:
+    """The users and inboxes of these turns, those with the most tokens first."""
+    owner = Conversation.user_id
+    tokens = func.sum(func.coalesce(Turn.prompt_tokens, 0) + func.coalesce(Turn.completion_tokens, 0))
+    sums = turns.with_only_columns(owner.label("id"), Inbox.name.label("inbox"), *_tokens()).group_by(owner, Inbox.name)
+    most = sums.order_by(tokens.desc(), owner).limit(MAX_ACCOUNTS).subquery()
+    counted = session.execute(
+        select(most, shown_name(Account).label("user")).outerjoin(Account, Account.id == most.c.id)
+    ).mappings()
+    found = [
+        AccountUsage(
+            name=row["inbox"] or row["user"] or "",
+            kind="user" if row["inbox"] is None else "inbox",
+            **{name: row[name] for name in _COUNTED},
         )
-        .group_by(time.c.name)
+        for row in counted
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.prompt_tokens - each.completion_tokens, each.name)))
+
+
+def _with_owner(turns: Select[Any]) -> Select[Any]:
+    """The turns with the conversation's owner, and with the inbox if it is one's account."""
+    return turns.join(Conversation, Conversation.id == Turn.conversation_id).outerjoin(
+        Inbox, Inbox.user_id == Conversation.user_id
+    )
+
+
+def _users() -> ColumnElement[int]:
+    return func.count(case((Inbox.id.is_(None), Conversation.user_id)).distinct())
+
+
+def _tokens() -> tuple[ColumnElement[int], ...]:
+    return (
+        func.count().label("replies"),
+        _count_if(Turn.status.in_(("error", "interrupted"))).label("failed"),
+        _total(Turn.prompt_tokens).label("prompt_tokens"),
+        _total(Turn.cached_prompt_tokens).label("cached_prompt_tokens"),
+        _total(Turn.completion_tokens).label("completion_tokens"),
     )
 
 

@@ -28,10 +28,14 @@ def is_admin(user_id: str) -> ColumnElement[bool]:
 
 
 def may_use(user_id: str) -> ColumnElement[bool]:
-    """Whether the user may search and read the query's :class:`Collection`."""
+    """Whether the user may search and read the query's :class:`Collection`.
+
+    What every user may read is not for visitors: an inbox's account searches the collections that it is a member of.
+    """
     is_user = exists().where(Account.id == user_id, Account.disabled_at.is_(None))
+    is_person = exists().where(Account.id == user_id, Account.kind == "person")
     member = exists().where(CollectionMember.collection_id == Collection.id, CollectionMember.user_id == user_id)
-    return or_(is_admin(user_id), and_(is_user, or_(Collection.everyone, member)))
+    return or_(is_admin(user_id), and_(is_user, or_(and_(Collection.everyone, is_person), member)))
 
 
 def may_edit(user_id: str) -> ColumnElement[bool]:

@@ -75,17 +75,20 @@ class Relevance:
     """Scores chunks for one query."""
 
     def __init__(self, concepts: Sequence[Concept], statistics: Statistics) -> None:
-        self._concepts = [
-            [
-                (phrase, weight * statistics.information(phrase))
+        worths = [
+            {
+                phrase: weight * statistics.information(phrase)
                 for phrase, weight in concept.variants.items()
                 if statistics.chunks(phrase)
-            ]
+            }
             for concept in concepts
         ]
+        # apart, for speed: most variants are single words, of which a chunk has few
+        self._words = [{one[0]: worth for one, worth in found.items() if len(one) == 1} for found in worths]
+        self._phrases = [[(one, worth) for one, worth in found.items() if len(one) > 1] for found in worths]
         self._asked = sum(
-            max((worth for _, worth in found), default=statistics.information((concept.own,)))
-            for concept, found in zip(concepts, self._concepts, strict=True)
+            max(found.values(), default=statistics.information((concept.own,)))
+            for concept, found in zip(concepts, worths, strict=True)
         )
 
     def of(self, chunk: WordChunk) -> float:
@@ -96,13 +99,15 @@ class Relevance:
             for word, at in chunk.words.items()
         }
         found = covered = 0.0
-        for variants in self._concepts:
+        for words, phrases in zip(self._words, self._phrases, strict=True):
             best = has = 0.0
-            for phrase, worth in variants:
-                frequency = min(frequencies.get(word, 0.0) for word in phrase)
-                if frequency:
-                    has = max(has, worth)
-                    best = max(best, worth * frequency / (frequency + SATURATION))
+            variants = [(frequencies[word], words[word]) for word in words.keys() & frequencies.keys()]
+            for phrase, worth in phrases:
+                if frequencies.keys() >= set(phrase):
+                    variants.append((min(frequencies[word] for word in phrase), worth))
+            for frequency, worth in variants:
+                has = max(has, worth)
+                best = max(best, worth * frequency / (frequency + SATURATION))
             found += best
             covered += has
         return math.sqrt(found / self._asked * (covered / self._asked) ** COVERAGE_POWER) if found else 0.0

@@ -6,11 +6,12 @@ the words that tell most, as many as :data:`MAX_LISTED` allows; what tells less 
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
+import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -20,17 +21,27 @@ from app.store.knowledge.concepts import Concept, Phrase
 from app.store.knowledge.entries import HEADING, indexed_word
 
 MAX_LISTED = 10_000
-"""Chunks that the index lists for a query, summed over its words. About 1 µs each in SQLite, 3 in PostgreSQL."""
+"""Chunks that the index lists for a query, summed over its words."""
 MAX_LISTINGS = 100
 MAX_CANDIDATES = 200
 MAX_COMMON_WORDS = 3
 """Words that a chunk must have all of where each is in more than :data:`MAX_LISTED` chunks."""
 HEADING_SHARE = 0.5
 """What a word in a heading adds, as a share of what the word tells."""
-_LISTED_BY_SQLITE = (
-    "SELECT * FROM (SELECT {number}, rowid FROM kb_entry_fts WHERE kb_entry_fts MATCH :query{number} LIMIT {limit})"
+# One row for each listing: one for each chunk would take longer to fetch than to find. And one statement for any number
+# of listings: PostgreSQL would plan each of a union.
+_LISTED_BY_SQLITE = text(
+    "SELECT listing.key, (SELECT group_concat(rowid) FROM "
+    "(SELECT rowid FROM kb_entry_fts WHERE kb_entry_fts MATCH listing.value LIMIT :limit)) "
+    "FROM json_each(:queries) AS listing"
 )
-_LISTED_BY_POSTGRES = "(SELECT {number}, id FROM kb_entry WHERE words @@ CAST(:query{number} AS tsquery) LIMIT {limit})"
+_LISTED_BY_POSTGRES = text(
+    "SELECT listing.number - 1, (SELECT string_agg(CAST(id AS text), ',') FROM "
+    "(SELECT id FROM kb_entry WHERE words @@ CAST(listing.query AS tsquery) LIMIT :limit) AS found) "
+    "FROM unnest(CAST(:queries AS text[])) WITH ORDINALITY AS listing (query, number)"
+)
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +61,24 @@ def candidates(
     listings = _within_budget(_listings(concepts, statistics))
     if not listings:
         return _with_common_words(session, collections, concepts, statistics)
-    best: list[dict[int, float]] = [defaultdict(float) for _ in range(2 * len(concepts))]
-    for number, id in _listed(session, collections, [one.words for one in listings]):
-        listing = listings[number]
-        worths = best[listing.concept]
-        worths[id] = max(worths[id], listing.worth)
-    total: dict[int, float] = defaultdict(float)
-    for worths in best:
-        for id, worth in worths.items():
-            total[id] += worth
-    return heapq.nlargest(MAX_CANDIDATES, total, key=lambda id: (total[id], -id))
+    found = dict(_listed(session, collections, [one.words for one in listings]))
+    of_concepts = [
+        _best_worths([(found[number], one.worth) for number, one in enumerate(listings) if one.concept == concept])
+        for concept in range(2 * len(concepts))
+    ]
+    ids, at = np.unique(np.concatenate([one for one, _ in of_concepts]), return_inverse=True)
+    totals = np.bincount(at, weights=np.concatenate([worths for _, worths in of_concepts]))
+    likely: list[int] = ids[np.argsort(-totals, kind="stable")[:MAX_CANDIDATES]].tolist()
+    return likely
+
+
+def _best_worths(listed: Sequence[tuple[Ids, float]]) -> tuple[Ids, NDArray[np.float64]]:
+    """Returns ids, each once, with the worth of the listing that tells most of those that have it."""
+    if not listed:
+        return np.empty(0, np.int64), np.empty(0)
+    falling = sorted(listed, key=lambda one: -one[1])
+    ids, first = np.unique(np.concatenate([found for found, _ in falling]), return_index=True)
+    return ids, np.concatenate([np.full(len(found), worth) for found, worth in falling])[first]
 
 
 def _listings(concepts: Sequence[Concept], statistics: Statistics) -> Iterator[_Listing]:
@@ -90,23 +109,29 @@ def _with_common_words(
     )[:MAX_COMMON_WORDS]
     for count in range(len(words), 0, -1):
         together = tuple(word for phrase in words[:count] for word in phrase)
-        if found := [id for _, id in _listed(session, collections, [together], limit=MAX_CANDIDATES)]:
-            return found
+        [(_, found)] = _listed(session, collections, [together], limit=MAX_CANDIDATES)
+        if found.size:
+            listed: list[int] = found.tolist()
+            return listed
     return []
 
 
 def _listed(
     session: Session, collections: Sequence[str], phrases: Sequence[Phrase], limit: int = MAX_LISTED
-) -> Iterator[tuple[int, int]]:
-    """Yields the number of each phrase with the ids of entries that have all its words."""
-    postgres = is_postgres(session)
-    if postgres:  # it expects many rows of a word that it has no statistics of, and would read all entries
+) -> Iterator[tuple[int, Ids]]:
+    """Yields the number of each phrase with the ids of the entries that have all its words."""
+    if is_postgres(session):  # it expects many rows of a word, and would read all entries
         session.execute(text("SET LOCAL enable_seqscan = off"))
-    each = _LISTED_BY_POSTGRES if postgres else _LISTED_BY_SQLITE
-    statement = text(" UNION ALL ".join(each.format(number=n, limit=limit) for n in range(len(phrases))))
-    expression = _tsquery if postgres else _fts5_query
-    rows = session.execute(statement, {f"query{n}": expression(collections, one) for n, one in enumerate(phrases)})
-    yield from ((number, id) for number, id in rows)
+        queries = [_tsquery(collections, one) for one in phrases]
+        rows = session.execute(_LISTED_BY_POSTGRES, {"queries": queries, "limit": limit})
+    else:
+        queries = [_fts5_query(collections, one) for one in phrases]
+        rows = session.execute(_LISTED_BY_SQLITE, {"queries": json.dumps(queries), "limit": limit})
+    yield from ((number, _read_ids(ids)) for number, ids in rows)
+
+
+def _read_ids(joined: str | None) -> Ids:
+    return np.fromstring(joined, np.int64, sep=",") if joined else np.empty(0, np.int64)
 
 
 def _tsquery(collections: Collection[str], phrase: Phrase) -> str:

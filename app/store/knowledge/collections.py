@@ -116,7 +116,10 @@ class Collections:
             # The text decides for most chats; a system prompt may hold the id, too.
             rows = session.execute(
                 select(Conversation.id, Conversation.user_id, Conversation.title, Conversation.settings)
-                .where(cast(Conversation.settings, Text).contains(collection_id, autoescape=True))
+                .where(
+                    Conversation.deletion.is_(None),
+                    cast(Conversation.settings, Text).contains(collection_id, autoescape=True),
+                )
                 .order_by(Conversation.updated_at.desc())
             )
             using = [row for row in rows if collection_id in row.settings.get("collections", ())]
@@ -179,7 +182,8 @@ class Collections:
 
         def work(session: Session) -> None:
             _administered(session, user_id, collection_id)
-            if not is_id(member_id) or session.get(Account, member_id) is None:
+            account = session.get(Account, member_id) if is_id(member_id) else None
+            if account is None or account.kind != "person":  # an inbox's collections are chosen with the inbox
                 raise NotFound("There is no such account.")
             session.merge(CollectionMember(collection_id=collection_id, user_id=member_id, may_edit=may_edit))
             add_event(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.audit import AuditAction
@@ -13,6 +13,7 @@ from app.domain.feedback import Rating
 from app.domain.gaps import GapQuestion, GapReason, GapState
 from app.domain.knowledge import MAX_QUERY_CHARS
 from app.errors import NotFound
+from app.store.db.case_models import Inbox, InboxMember
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
 from app.store.db.knowledge_models import Collection, Gap
@@ -62,6 +63,8 @@ class GapRecords:
                 .where(
                     Gap.done_at.is_(None) if state is GapState.OPEN else Gap.done_at.is_not(None),
                     Message.deletion.is_(None),
+                    Conversation.deletion.is_(None),
+                    or_(Account.kind == "person", _reads_cases(reviewer_id)),
                 )
                 .order_by(Gap.created_at.desc(), Gap.message_id.desc(), Gap.reason)
                 .limit(limit + 1)
@@ -112,3 +115,11 @@ class GapRecords:
             return changed
 
         return await self._database.write(work)
+
+
+def _reads_cases(reviewer_id: str) -> ColumnElement[bool]:
+    """Whether the query's conversation is a case of an inbox that the reviewer is a member of, or an admin of all."""
+    member = exists().where(
+        Inbox.user_id == Conversation.user_id, InboxMember.inbox_id == Inbox.id, InboxMember.user_id == reviewer_id
+    )
+    return or_(is_admin(reviewer_id), member)

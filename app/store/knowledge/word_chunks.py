@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import select, text
+from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
 from app.store.db.knowledge_models import Chunk, ChunkEntry
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
-
-_UNNESTED = text(
-    "SELECT kb_entry.id, word.lexeme, word.weights FROM kb_entry, unnest(kb_entry.words) AS word "
-    "WHERE kb_entry.id = ANY(:ids) AND word.lexeme = ANY(:words)"
-)
 
 
 def word_chunks(
@@ -30,34 +24,36 @@ def word_chunks(
     if not entry_ids:
         return []
     stems = {indexed_word(id, word): word for id in collections for word in words}
+    # PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
+    vector = cast(ChunkEntry.words, Text)
     rows = session.execute(
-        select(ChunkEntry.id, Chunk.id.label("chunk_id"), Chunk.collection_id, Chunk.tokens)
+        select(Chunk.id, Chunk.collection_id, Chunk.tokens, ChunkEntry.title, ChunkEntry.heading, vector)
         .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
         .where(ChunkEntry.id.in_(entry_ids))
     )
     usable = set(collections)  # as a condition of the query, SQLite would read all chunks of the collections
-    chunks = [row for row in rows if row.collection_id in usable]
-    ids = [row.id for row in chunks]
-    found: dict[int, dict[str, Occurrences]] = defaultdict(dict)
-    for id, word, occurrences in (_in_postgres if is_postgres(session) else _in_sqlite)(session, ids, stems):
-        found[id][word] = occurrences
-    return [WordChunk(row.chunk_id, row.tokens, found[row.id]) for row in chunks]
+    read = _in_postgres if is_postgres(session) else _in_sqlite
+    return [
+        WordChunk(chunk_id, tokens, read(fields, stems))
+        for chunk_id, collection_id, tokens, *fields in rows
+        if collection_id in usable
+    ]
 
 
-def _in_sqlite(
-    session: Session, ids: Sequence[int], stems: Mapping[str, str]
-) -> Iterator[tuple[int, str, Occurrences]]:
-    rows = session.execute(
-        select(ChunkEntry.id, ChunkEntry.title, ChunkEntry.heading, ChunkEntry.words).where(ChunkEntry.id.in_(ids))
-    )
-    for id, *fields in rows:
-        title, heading, words = (field.split(" ") for field in fields)
-        for word in {*stems.keys() & title, *stems.keys() & heading, *stems.keys() & words}:
-            yield id, stems[word], Occurrences(title.count(word), heading.count(word), words.count(word))
+def _in_sqlite(fields: Iterable[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
+    """Reads title, heading and text, whose words are separated by spaces."""
+    title, heading, words = (field.split(" ") for field in fields)
+    found = stems.keys() & {*title, *heading, *words}
+    return {stems[word]: Occurrences(title.count(word), heading.count(word), words.count(word)) for word in found}
 
 
-def _in_postgres(
-    session: Session, ids: Sequence[int], stems: Mapping[str, str]
-) -> Iterator[tuple[int, str, Occurrences]]:
-    for id, word, weights in session.execute(_UNNESTED, {"ids": list(ids), "words": list(stems)}):
-        yield id, stems[word], Occurrences(weights.count("A"), weights.count("B"), weights.count("D"))
+def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
+    """Reads a tsvector, behind two empty fields, whose words of the title have weight A, those of headings B."""
+    _, *parts = fields[-1].split("'")  # 'word':1A,2B,3 'word':4; folded words have no apostrophe
+    places = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {stems[word]: _read_places(places[word]) for word in stems.keys() & places.keys()}
+
+
+def _read_places(places: str) -> Occurrences:
+    title, heading = places.count("A"), places.count("B")
+    return Occurrences(title, heading, places.count(",") + 1 - title - heading)

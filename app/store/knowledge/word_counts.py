@@ -5,11 +5,12 @@ A transaction that changes them holds the row of the collection, so that two wri
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection as Group
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, Text, any_, delete, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -51,10 +52,17 @@ def chunk_counts(session: Session, collections: Group[str], words: Iterable[str]
     """Returns how many chunks of the collections have each of the words; words that none has are left out."""
     rows = session.execute(
         select(WordCount.word, func.sum(WordCount.chunks))
-        .where(WordCount.collection_id.in_(collections), WordCount.word.in_(list(words)))
+        .where(WordCount.collection_id.in_(collections), _is_among(session, words))
         .group_by(WordCount.word)
     )
     return {word: int(chunks) for word, chunks in rows}
+
+
+def _is_among(session: Session, words: Iterable[str]) -> ColumnElement[bool]:
+    """As one parameter: a misspelt word has hundreds of neighbours, and a statement of each number is planned anew."""
+    if is_postgres(session):
+        return WordCount.word == any_(literal(list(words), postgresql.ARRAY(Text)))
+    return WordCount.word.in_(select(func.json_each(json.dumps(list(words))).table_valued("value").c.value))
 
 
 def words_between(session: Session, collections: Group[str], start: str, end: str, *, max_words: int) -> dict[str, int]:

@@ -27,13 +27,21 @@ from app.store.maintenance.snapshot import (
 REQUIRED_TABLES = frozenset({"alembic_version", "account", "conversation", "message", "turn"})
 
 
-def back_up(url: str, folder: Path, to: Path | None = None, progress: Progress = nothing_shown) -> Path:
+def back_up(
+    url: str,
+    folder: Path,
+    to: Path | None = None,
+    progress: Progress = nothing_shown,
+    *,
+    snapshot: str | None = None,
+) -> Path:
     """Writes a backup of the database at ``url``, which may be in use.
 
     Args:
         url: from ``AppSettings.resolved_database_url``.
         folder: where the backup goes, under a generated, descriptive name; created if missing.
         to: a new file, or a folder, instead.
+        snapshot: that another PostgreSQL connection has exported: the backup holds what that connection sees.
 
     Returns:
         The file.
@@ -47,7 +55,7 @@ def back_up(url: str, folder: Path, to: Path | None = None, progress: Progress =
         if to is None:
             folder.mkdir(parents=True, exist_ok=True)
             to = folder
-        return _of_file(source, to, progress) if source else _of_postgres(url, to)
+        return _of_file(source, to, progress) if source else _of_postgres(url, to, snapshot)
     except sqlite3.Error as error:
         raise MaintenanceError(f"The database {source} cannot be backed up: {error}. No backup was written.") from error
     except SQLAlchemyError as error:
@@ -86,7 +94,7 @@ def _of_file(file: Path, to: Path, progress: Progress) -> Path:
     return backup
 
 
-def _of_postgres(url: str, to: Path) -> Path:
+def _of_postgres(url: str, to: Path, snapshot: str | None) -> Path:
     engine = postgres_engine(url, connections=1)
     try:
         with engine.connect() as connection:
@@ -97,7 +105,7 @@ def _of_postgres(url: str, to: Path) -> Path:
         raise MaintenanceError(f"{_where(url)} is not a Deskmate database, so there is nothing to back up.")
     backup = _place(to, backup_name(make_url(url).database or "postgres", revision, "dump"))
     with whole_file(backup) as unfinished:
-        postgres_tools.dump(url, unfinished)
+        postgres_tools.dump(url, unfinished, snapshot)
     return backup
 
 

@@ -1,4 +1,4 @@
-"""Checks invariants of the message tree and of documents that no database constraint expresses."""
+"""Checks invariants of the message tree, of documents and of cases that no database constraint expresses."""
 
 from __future__ import annotations
 
@@ -80,6 +80,54 @@ _KNOWLEDGE_RULES = (
     ),
 )
 
+_CASE_RULES = (
+    _Rule(
+        "{count} of the cases have another conversation than their inbox's (the first is {first})",
+        """
+        SELECT count(*), min(support_case.id) FROM support_case
+        JOIN inbox ON inbox.id = support_case.inbox_id JOIN conversation ON conversation.id = support_case.id
+        WHERE conversation.user_id <> inbox.user_id
+        """,
+    ),
+    _Rule(
+        "{count} of the conversations of inboxes have no case (the first is {first})",
+        """
+        SELECT count(*), min(conversation.id) FROM conversation JOIN inbox ON inbox.user_id = conversation.user_id
+        LEFT JOIN support_case ON support_case.id = conversation.id
+        WHERE support_case.id IS NULL
+        """,
+    ),
+    _Rule(
+        "{count} of the cases have times that are not those of their status (the first is {first})",
+        """
+        SELECT count(*), min(id) FROM support_case
+        WHERE (status = 'resolved') <> (resolved_at IS NOT NULL) OR (status = 'snoozed') <> (snoozed_until IS NOT NULL)
+        OR (status = 'bot' AND (handed_off_at IS NOT NULL OR waiting_since IS NOT NULL))
+        OR (status IN ('open', 'snoozed') AND handed_off_at IS NULL)
+        """,
+    ),
+    _Rule(
+        "{count} of the cases lack some of their events (the first is {first})",
+        """
+        SELECT count(*), min(counted.id) FROM (
+            SELECT support_case.id, count(case_event.id) AS events, max(case_event.sequence) AS newest
+            FROM support_case LEFT JOIN case_event ON case_event.case_id = support_case.id GROUP BY support_case.id
+        ) AS counted
+        WHERE counted.events = 0 OR counted.events <> counted.newest
+        """,
+    ),
+    _Rule(
+        "{count} of the bot's messages follow a person's (the first is {first})",
+        """
+        SELECT count(*), min(said.id) FROM message AS said JOIN (
+            SELECT conversation_id, min(position) AS position FROM message
+            WHERE author_kind = 'agent' AND NOT internal GROUP BY conversation_id
+        ) AS first_reply ON first_reply.conversation_id = said.conversation_id
+        WHERE said.author_kind = 'bot' AND NOT said.internal AND said.position > first_reply.position
+        """,
+    ),
+)
+
 
 def broken_rules(connection: Connection) -> list[str]:
     """Broken invariants of the history, one sentence (without its full stop) per kind.
@@ -87,8 +135,10 @@ def broken_rules(connection: Connection) -> list[str]:
     The databases count the violations, so that memory use does not grow with the history.
     """
     sentences = []
-    has_knowledge = inspect(connection).has_table("kb_document")  # it is younger than the history
-    for rule in (*_RULES, *(_KNOWLEDGE_RULES if has_knowledge else ())):
+    rules = list(_RULES)
+    for table, more in (("kb_document", _KNOWLEDGE_RULES), ("support_case", _CASE_RULES)):  # younger than the history
+        rules += more if inspect(connection).has_table(table) else ()
+    for rule in rules:
         count, first = connection.execute(text(rule.broken)).one()
         if count:
             sentences.append(rule.sentence.format(count=count, first=first))

@@ -15,15 +15,19 @@ from sqlalchemy import create_engine, make_url
 from app.errors import MaintenanceError
 
 
-def dump(url: str, file: Path) -> None:
+def dump(url: str, file: Path, snapshot: str | None = None) -> None:
     """Writes the committed state of the database at ``url`` into ``file``, and reads it back as a check.
+
+    Args:
+        snapshot: an exported one to write instead of the present state.
 
     Raises:
         MaintenanceError: pg_dump is missing, older than the server, or fails; includes its error text.
     """
     # pgvector's tables follow from the chunks, and could be restored only where that extension is
     derived = "--exclude-table=kb_vectors_*"
-    _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", derived, f"--file={file}", url=url)
+    shared = () if snapshot is None else (f"--snapshot={snapshot}",)
+    _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", derived, *shared, f"--file={file}", url=url)
     _run("pg_restore", f"--file={os.devnull}", str(file))  # unpacks everything, restores nothing
 
 

@@ -7,6 +7,8 @@ from datetime import datetime
 from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
+from app.store.cases.outbox import forget_deliveries
+from app.store.db.case_models import SupportCase
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Turn
 from app.store.db.response_models import StoredResponse
@@ -22,7 +24,10 @@ class Retention:
         self._database = database
 
     async def delete_older(self, than: datetime) -> int:
-        """Deletes the conversations whose last message is older; returns how many. Skips those with a running reply."""
+        """Deletes the conversations whose last message is older; returns how many.
+
+        Skips those with a running reply, and cases that are not resolved.
+        """
         total = 0
         while True:
             deleted = await self._database.write(lambda session: _delete_some(session, than))
@@ -52,5 +57,8 @@ def _delete_some_responses(session: Session, than: datetime) -> int:
 
 def _delete_some(session: Session, than: datetime) -> int:
     running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
-    old = select(Conversation.id).where(Conversation.updated_at < than, ~running).limit(BATCH)
-    return change_rows(session, delete(Conversation).where(Conversation.id.in_(session.scalars(old).all())))
+    unresolved = exists().where(SupportCase.id == Conversation.id, SupportCase.status != "resolved")
+    old = select(Conversation.id).where(Conversation.updated_at < than, ~running, ~unresolved).limit(BATCH)
+    ids = session.scalars(old).all()
+    forget_deliveries(session, ids)  # of cases, whose ids are their conversations'
+    return change_rows(session, delete(Conversation).where(Conversation.id.in_(ids)))

@@ -29,8 +29,8 @@ from app.store.db.models import TokenIds
 #: Rows held in memory at a time.
 ROWS_AT_ONCE = 500
 
-#: Tables that each database derives from the others; ``indexed`` marks the rows that they cover.
-DERIVED = frozenset({"search_entry", "kb_entry", "kb_word"})
+#: Tables that a copy has of its own: search indexes, whose covered rows ``indexed`` marks, and the state of backups.
+DERIVED = frozenset({"search_entry", "kb_entry", "kb_word", "backup_run"})
 _INDEXED = "indexed"
 
 Row = tuple[Any, ...]
@@ -77,7 +77,7 @@ def _kind(made: Table) -> ComparedTable:
         for one in made.c
         if one.computed is None
     )
-    group = "conversation_id" if "conversation_id" in made.c else "id" if made.name == "conversation" else None
+    group = _group(made)
     leading = [name for name in (group, "position") if name is not None and name in made.c]
     identity = [one.name for one in made.primary_key]
     key = (*leading, *(name for name in identity if name not in leading))
@@ -93,6 +93,22 @@ def _kind(made: Table) -> ComparedTable:
         group=group,
         documents=tuple(at for at, one in enumerate(columns) if isinstance(one.type, JSON)),
     )
+
+
+def _group(made: Table) -> str | None:
+    """The column that holds a conversation's id; a case has that of its conversation.
+
+    A case's file that no message has yet is of no conversation and stays behind; none is kept for longer than a day.
+    """
+    if made.name == "conversation":
+        return "id"
+    of_conversation = (
+        one.name
+        for one in made.c
+        for key in one.foreign_keys
+        if key.column.table.name in ("conversation", "support_case")
+    )
+    return next(of_conversation, None)
 
 
 def rows(

@@ -1,0 +1,334 @@
+"""Reads cases for agents: the list, its counts, and one case with its talk. Every method takes the user's id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Tuple,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.orm import Session
+
+from app.domain.case_views import CaseMessage, CaseView, OpenCase, RatingView
+from app.domain.cases import CaseStatus
+from app.domain.text import clean_text, one_line
+from app.domain.views import Page
+from app.errors import InvalidInput, NotFound
+from app.store.cases.access import may_read, read_case
+from app.store.cases.case_rows import case_events, case_messages, case_view, case_views
+from app.store.chat.search import Query
+from app.store.chat.search_index import SearchIndex
+from app.store.chat.search_queue import SearchQueue
+from app.store.db.case_models import CaseAttachment, CaseEvent, Inbox, Satisfaction, SupportCase
+from app.store.db.database import Database
+from app.store.db.models import Account, ConversationTag, Message, UtcDateTime
+from app.store.db.rows import is_id, shown_name
+from app.store.db.statement_timeout import TooSlowError, time_limit
+from app.store.desk.cursors import decode_cursor, encode_cursor
+
+MAX_PAGE = 200
+MAX_SEARCH_SECONDS = 5.0
+MAX_CHANGED = 500
+MAX_TAGS = 500
+SHOWN_MESSAGES = 200
+SHOWN_EVENTS = 500
+SHOWN_OTHER_CASES = 20
+
+
+class CaseListView(StrEnum):
+    """The lists of cases."""
+
+    MINE = "mine"
+    UNASSIGNED = "unassigned"
+    BOT = "bot"
+    SNOOZED = "snoozed"
+    RESOLVED = "resolved"
+    ALL = "all"
+
+
+class CaseList:
+    """The repository of cases as agents read them."""
+
+    def __init__(self, database: Database, index: SearchIndex) -> None:
+        self._database = database
+        self._index = index
+        self._searches = SearchQueue()
+
+    async def page(
+        self,
+        user_id: str,
+        view: CaseListView = CaseListView.ALL,
+        *,
+        inbox_id: str | None = None,
+        tag: str | None = None,
+        query: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[CaseView]:
+        """One page of a list, the latest activity first.
+
+        Args:
+            inbox_id: only cases of this inbox.
+            tag: only cases with this tag.
+            query: only cases with these words in the subject, a message or a note.
+            cursor: the previous page's ``next_cursor``.
+
+        Raises:
+            InvalidInput: the limit or the cursor is not valid, or the search takes too long.
+            TooManyRequests: too many of the user's searches are waiting.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"limit must be between 1 and {MAX_PAGE} (got {limit}).")
+        after = decode_cursor(cursor) if cursor else None
+        words = clean_text(query).strip() if query else ""
+        conditions = [may_read(user_id, SupportCase.inbox_id), _of_view(view, user_id), *_filters(inbox_id, tag)]
+
+        def work(session: Session) -> Page[CaseView]:
+            statement = select(SupportCase).where(*conditions)
+            if words:
+                found = _found(session, user_id, words)
+                if found is None:
+                    return Page((), None)
+                statement = statement.where(SupportCase.conversation_id.in_(found))
+            if after is not None:
+                statement = statement.where(_key() < tuple_(literal(after[0], UtcDateTime()), literal(after[1])))
+            statement = statement.order_by(SupportCase.updated_at.desc(), SupportCase.id.desc()).limit(limit + 1)
+            if not words:
+                rows = case_views(session, statement)
+            else:
+                with time_limit(session, MAX_SEARCH_SECONDS):
+                    rows = case_views(session, statement)
+            shown = rows[:limit]
+            more = len(rows) > limit
+            return Page(tuple(shown), encode_cursor(shown[-1].updated_at, shown[-1].id) if more else None)
+
+        if not words:
+            return await self._database.read(work)
+        async with self._searches.slot(user_id):
+            await self._index.catch_up()
+            try:
+                return await self._database.read(work)
+            except TooSlowError:
+                raise InvalidInput(
+                    f"This search took longer than {MAX_SEARCH_SECONDS:g} seconds and was stopped. Search for fewer or "
+                    "longer words."
+                ) from None
+
+    async def counts(self, user_id: str, *, inbox_id: str | None = None, tag: str | None = None) -> Mapping[str, int]:
+        """The number of cases per list, and as ``waiting`` those whose contacts wait for the user or for any agent.
+
+        Args:
+            inbox_id: only cases of this inbox.
+            tag: only cases with this tag.
+        """
+
+        def work(session: Session) -> Mapping[str, int]:
+            mine = SupportCase.assignee_id == user_id
+            rows = session.execute(
+                select(
+                    SupportCase.status,
+                    case((SupportCase.assignee_id.is_(None), "none"), (mine, "mine"), else_="other").label("assigned"),
+                    func.count(),
+                    func.count(SupportCase.waiting_since),
+                )
+                .where(SupportCase.inbox_id.in_(readable_inboxes(session, user_id)), *_filters(inbox_id, tag))
+                .group_by(SupportCase.status, "assigned")
+            ).all()
+            counts = dict.fromkeys([*CaseListView, "waiting"], 0)
+            for status, assigned, number, waiting in rows:
+                counts[CaseListView.ALL] += number
+                if status != CaseStatus.OPEN:
+                    counts[status] += number
+                elif assigned != "other":
+                    counts[CaseListView.MINE if assigned == "mine" else CaseListView.UNASSIGNED] += number
+                    counts["waiting"] += waiting
+            return {str(name): number for name, number in counts.items()}
+
+        return await self._database.read(work)
+
+    async def tags(self, user_id: str) -> Mapping[str, int]:
+        """The tags of the cases that the user may read, with the number of their cases, at most :data:`MAX_TAGS`.
+
+        The most used ones, in alphabetical order.
+        """
+
+        def work(session: Session) -> Mapping[str, int]:
+            number = func.count()
+            rows = session.execute(
+                select(ConversationTag.tag, number)
+                .join(SupportCase, SupportCase.id == ConversationTag.conversation_id)
+                .where(SupportCase.inbox_id.in_(readable_inboxes(session, user_id)))
+                .group_by(ConversationTag.tag)
+                .order_by(number.desc(), ConversationTag.tag)
+                .limit(MAX_TAGS)
+            ).tuples()
+            return dict(sorted(rows, key=lambda row: (row[0].casefold(), row[0])))
+
+        return await self._database.read(work)
+
+    async def get(self, user_id: str, case_id: str, *, before: str | None = None) -> OpenCase:
+        """A case with its newest messages, those of the cases that were merged into it among them.
+
+        Args:
+            before: id of a message; return the messages above it instead.
+
+        Raises:
+            NotFound: the case, or the message in it, is missing, or the user may not read it.
+        """
+
+        def work(session: Session) -> OpenCase:
+            row = read_case(session, user_id, case_id)
+            whole = or_(SupportCase.id == row.id, SupportCase.merged_into == row.id)
+            which = [whole]
+            if before is not None:
+                last = session.get(Message, before) if is_id(before) else None
+                if last is None:
+                    raise NotFound("There is no such message in this case.")
+                which.append(
+                    tuple_(Message.created_at, Message.position, Message.id)
+                    < tuple_(literal(last.created_at, UtcDateTime()), literal(last.position), literal(last.id))
+                )
+            messages = case_messages(session, *which, limit=SHOWN_MESSAGES + 1)
+            others = (
+                select(SupportCase)
+                .where(SupportCase.contact_id == row.contact_id, SupportCase.id != row.id)
+                .order_by(SupportCase.id.desc())
+                .limit(SHOWN_OTHER_CASES)
+            )
+            rating = session.get(Satisfaction, row.id)
+            return OpenCase(
+                case=case_view(session, row.id),
+                messages=tuple(messages[-SHOWN_MESSAGES:]),
+                has_earlier=len(messages) > SHOWN_MESSAGES,
+                events=tuple(case_events(session, CaseEvent.case_id == row.id, limit=SHOWN_EVENTS)),
+                other_cases=tuple(case_views(session, others)),
+                rating=RatingView(rating.score, rating.comment) if rating is not None else None,
+            )
+
+        return await self._database.read(work)
+
+    async def view(self, user_id: str, case_id: str) -> CaseView:
+        """One case, without its messages.
+
+        Raises:
+            NotFound: it is missing, or the user may not read it.
+        """
+        return await self._database.read(lambda session: case_view(session, read_case(session, user_id, case_id).id))
+
+    async def require_readable(self, user_id: str, case_id: str) -> str:
+        """Returns the user's name if they may read the case.
+
+        Raises:
+            NotFound: it is missing, or the user may not read it.
+        """
+
+        def work(session: Session) -> str:
+            read_case(session, user_id, case_id)
+            return session.scalars(select(shown_name(Account)).where(Account.id == user_id)).one()
+
+        return await self._database.read(work)
+
+    async def changed_since(self, user_id: str, moment: datetime) -> list[CaseView]:
+        """The cases with activity at ``moment`` or later, the latest first, at most :data:`MAX_CHANGED`."""
+        query = (
+            select(SupportCase)
+            .where(may_read(user_id, SupportCase.inbox_id), SupportCase.updated_at >= moment)
+            .order_by(SupportCase.updated_at.desc(), SupportCase.id.desc())
+            .limit(MAX_CHANGED)
+        )
+        return await self._database.read(lambda session: case_views(session, query))
+
+    async def readable_inboxes(self, user_id: str) -> list[str]:
+        """Ids of the inboxes whose cases the user may read."""
+        return await self._database.read(lambda session: readable_inboxes(session, user_id))
+
+    async def attachment(self, user_id: str, case_id: str, attachment_id: str) -> tuple[str, str, bytes]:
+        """Name, type and content of a file that the case's contact has sent.
+
+        Raises:
+            NotFound: it is missing, or the user may not read the case.
+        """
+
+        def work(session: Session) -> tuple[str, str, bytes]:
+            row = read_case(session, user_id, case_id)
+            whole = or_(SupportCase.id == row.id, SupportCase.merged_into == row.id)
+            found = session.execute(
+                select(CaseAttachment.name, CaseAttachment.type, CaseAttachment.content)
+                .join(Message, Message.id == CaseAttachment.message_id)
+                .join(SupportCase, SupportCase.conversation_id == Message.conversation_id)
+                .where(CaseAttachment.id == (attachment_id if is_id(attachment_id) else ""), whole)
+            ).one_or_none()
+            if found is None:
+                raise NotFound("There is no such file in this case.")
+            return found.name, found.type, found.content
+
+        return await self._database.read(work)
+
+    async def message(self, user_id: str, case_id: str, message_id: str) -> CaseMessage:
+        """One message of a case.
+
+        Raises:
+            NotFound: it is missing, or the user may not read the case.
+        """
+
+        def work(session: Session) -> CaseMessage:
+            row = read_case(session, user_id, case_id)
+            found = case_messages(session, SupportCase.id == row.id, Message.id == message_id)
+            if not found:
+                raise NotFound("There is no such message in this case.")
+            return found[0]
+
+        return await self._database.read(work)
+
+
+def readable_inboxes(session: Session, user_id: str) -> list[str]:
+    """As :meth:`CaseList.readable_inboxes`, within a transaction."""
+    return list(session.scalars(select(Inbox.id).where(may_read(user_id, Inbox.id))))
+
+
+def _key() -> Tuple:
+    return tuple_(SupportCase.updated_at, SupportCase.id)
+
+
+def _filters(inbox_id: str | None, tag: str | None) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if inbox_id is not None:
+        conditions.append(SupportCase.inbox_id == (inbox_id if is_id(inbox_id) else ""))
+    if tag is not None:
+        of_case = ConversationTag.conversation_id == SupportCase.id
+        conditions.append(exists().where(of_case, ConversationTag.tag == one_line(clean_text(tag))))
+    return conditions
+
+
+def _of_view(view: CaseListView, user_id: str) -> ColumnElement[bool]:
+    if view is CaseListView.ALL:
+        return literal(True)
+    if view is CaseListView.MINE:
+        return and_(SupportCase.status == CaseStatus.OPEN, SupportCase.assignee_id == user_id)
+    if view is CaseListView.UNASSIGNED:
+        return and_(SupportCase.status == CaseStatus.OPEN, SupportCase.assignee_id.is_(None))
+    return SupportCase.status == view
+
+
+def _found(session: Session, user_id: str, words: str) -> CompoundSelect[Any] | None:
+    """The conversations with these words, a subquery; None if the user may read no inbox.
+
+    Words are stored per account, so each inbox is searched by itself.
+    """
+    owners = session.scalars(select(Inbox.user_id).where(may_read(user_id, Inbox.id))).all()
+    hits = [select(Query(owner, words).hits(session).c.conversation_id) for owner in owners]
+    return union_all(*hits) if hits else None

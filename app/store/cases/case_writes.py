@@ -1,0 +1,220 @@
+"""The writes of a case, within a transaction that has locked its row: its state, its events, its messages.
+
+A row lock of the case comes first in every transaction, then the turn of the bot's reply, its message, and the
+conversation: the order in which checkpoints of replies lock (:mod:`app.store.chat.reply_writes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.case_views import CaseMessage
+from app.domain.cases import MAX_CLIENT_ID_CHARS, MAX_PREVIEW_CHARS, Actor, AuthorKind, CaseStatus, Transition
+from app.domain.ids import new_id
+from app.domain.knowledge import Passage
+from app.domain.text import clean_text, one_line
+from app.domain.views import MessageStatus, Role
+from app.errors import Conflict, InvalidInput
+from app.store.cases.case_rows import case_messages, messages_query, new_message_view, read_messages
+from app.store.cases.outbox import enqueue_events, enqueue_message
+from app.store.db.case_models import CaseEvent, SupportCase
+from app.store.db.models import Conversation, Message, Turn
+from app.store.db.notifications import Channel, notify
+from app.store.db.prepared_statements import Prepared
+
+ENDED_BY_PERSON = "A person answered."
+
+# Built once: every message of a visitor runs these.
+_LAST_SEQUENCE = Prepared(select(func.max(CaseEvent.sequence)).where(CaseEvent.case_id == bindparam("case_id")))
+_LAST_POSITION = Prepared(
+    select(func.max(Message.position)).where(Message.conversation_id == bindparam("conversation_id"))
+)
+_RUNNING = Prepared(
+    select(Turn.id, Turn.message_id)
+    .where(Turn.conversation_id == bindparam("conversation_id"), Turn.status == "running")
+    .with_for_update()
+)
+_BY_CLIENT_ID = messages_query(
+    SupportCase.contact_id == bindparam("contact_id"), Message.client_id == bindparam("client_id")
+)
+_CONVERSATION = (
+    select(Conversation)
+    .where(Conversation.id == bindparam("id"))
+    .with_for_update(key_share=True)
+    .execution_options(populate_existing=True)
+)
+
+
+def checked_message(
+    text: str, client_id: str | None, max_chars: int, *, may_be_empty: bool = False
+) -> tuple[str, str | None]:
+    """The text and the client's id as they are stored.
+
+    Args:
+        may_be_empty: the message has files, which need no text.
+
+    Raises:
+        InvalidInput: the text is empty or too long, or the client's id is too long.
+    """
+    text = clean_text(text).strip()
+    if not text and not may_be_empty:
+        raise InvalidInput("A message needs at least one character.")
+    if len(text) > max_chars:
+        raise InvalidInput(f"This message has {len(text):,} characters; at most {max_chars:,} are allowed. Shorten it.")
+    if client_id is not None and not 0 < len(client_id) <= MAX_CLIENT_ID_CHARS:
+        raise InvalidInput(f"client_id needs 1 to {MAX_CLIENT_ID_CHARS} characters.")
+    return text, clean_text(client_id) if client_id is not None else None
+
+
+def apply(session: Session, case: SupportCase, transition: Transition, now: datetime) -> None:
+    """Stores what an act makes of the case, with its events, and tells the readers."""
+    state = transition.state
+    if state.status is CaseStatus.BOT and case.status == CaseStatus.RESOLVED:  # its history ends at the resolution
+        case.bot_from = next_position(session, case.conversation_id)
+    case.status, case.epoch, case.assignee_id = state.status, state.epoch, state.assignee_id
+    case.handed_off_at, case.waiting_since = state.handed_off_at, state.waiting_since
+    case.snoozed_until, case.first_reply_at = state.snoozed_until, state.first_reply_at
+    case.resolved_at, case.merged_into = state.resolved_at, state.merged_into
+    if state.status is not CaseStatus.BOT:
+        end_bot_reply(session, case)
+    last = _last_sequence(session, case) if transition.events else 0
+    rows = [
+        CaseEvent(
+            id=new_id(),
+            case_id=case.id,
+            sequence=sequence,
+            inbox_id=case.inbox_id,
+            kind=event.kind,
+            reason=event.reason,
+            actor_kind=event.actor.kind,
+            actor_id=event.actor.id,
+            details=dict(event.details),
+            at=now,
+        )
+        for sequence, event in enumerate(transition.events, start=last + 1)
+    ]
+    session.add_all(rows)
+    touch(session, case, now)
+    enqueue_events(session, case, rows)
+
+
+def _last_sequence(session: Session, case: SupportCase) -> int:
+    # Without a flush: the case is written once, with what comes after this.
+    row = _LAST_SEQUENCE.row(session.connection(), {"case_id": case.id})
+    return (row[0] if row is not None else None) or 0
+
+
+def touch(session: Session, case: SupportCase, now: datetime) -> None:
+    """Marks the case as changed, and tells the readers when the transaction commits."""
+    case.revision += 1
+    case.updated_at = max(now, case.updated_at)
+    notify(session, Channel.CASE_CHANGED, case.id)
+    notify(session, Channel.CASE_CHANGED, case.inbox_id)
+
+
+def find_message(session: Session, contact_id: str, client_id: str | None) -> CaseMessage | None:
+    """The message that the contact's cases have with this id of a client."""
+    if client_id is None:
+        return None
+    found = read_messages(session, _BY_CLIENT_ID, {"contact_id": contact_id, "client_id": client_id})
+    return found[0] if found else None
+
+
+def require_same(found: CaseMessage, actor: Actor, text: str, *, internal: bool = False) -> None:
+    """Refuses a client's id that another message has already.
+
+    Raises:
+        Conflict: the stored message has another author or another text.
+    """
+    if (found.author, found.author_id, found.text, found.internal) != (actor.kind, actor.id, text, internal):
+        raise Conflict("Another message has this client_id. Send this one with a new one.")
+
+
+def next_position(session: Session, conversation_id: str) -> int:
+    ((last,),) = _LAST_POSITION.rows_in(session, {"conversation_id": conversation_id})
+    return 0 if last is None else last + 1
+
+
+def append_message(
+    session: Session,
+    case: SupportCase,
+    actor: Actor,
+    text: str,
+    now: datetime,
+    *,
+    client_id: str | None = None,
+    internal: bool = False,
+    message_id: str | None = None,
+    status: MessageStatus = MessageStatus.COMPLETE,
+    sources: Sequence[Passage] = (),
+    is_first: bool = False,
+) -> CaseMessage:
+    """Adds a message at the end of the case's conversation.
+
+    Args:
+        is_first: this transaction has created the conversation, which has no messages.
+    """
+    if is_first:
+        conversation, position = session.get_one(Conversation, case.conversation_id), 0
+    else:
+        with session.no_autoflush:  # what is changed before is written with the message
+            conversation = session.scalars(_CONVERSATION, {"id": case.conversation_id}).one()
+            position = next_position(session, conversation.id)
+    message = Message(
+        id=message_id or new_id(),
+        conversation_id=conversation.id,
+        parent_id=conversation.tip_message_id,
+        role=Role.USER if actor.kind is AuthorKind.CONTACT else Role.ASSISTANT,
+        status=status,
+        content=text,
+        sources=tuple(sources) or None,
+        position=position,
+        created_at=now,
+        author_kind=actor.kind,
+        author_id=actor.id,
+        internal=internal,
+        client_id=client_id,
+    )
+    session.add(message)
+    conversation.tip_message_id, conversation.updated_at = message.id, now
+    show_preview(case, message)
+    session.flush()
+    stored = new_message_view(session, message, case.id)
+    if status is MessageStatus.COMPLETE and not internal:
+        enqueue_message(session, case, stored)
+    return stored
+
+
+def show_preview(case: SupportCase, message: Message) -> None:
+    """Shows the beginning of a message in the list of cases. Notes and empty replies leave what is there."""
+    if message.content and not message.internal:
+        case.preview = one_line(message.content[: 4 * MAX_PREVIEW_CHARS])[:MAX_PREVIEW_CHARS]
+
+
+def end_bot_reply(session: Session, case: SupportCase) -> None:
+    """Ends the reply that the bot is writing, marks it, and tells the webhooks what there is of it.
+
+    Its writer can store nothing more of it.
+    """
+    with session.no_autoflush:  # the case is written once, with what comes after this
+        running = session.execute(
+            select(Turn.id, Turn.message_id)
+            .where(Turn.conversation_id == case.conversation_id, Turn.status == "running")
+            .with_for_update()
+        ).all()
+        for turn_id, message_id in running:
+            ended: dict[str, Any] = {"status": MessageStatus.STOPPED}
+            session.execute(update(Message).where(Message.id == message_id).values(ended))
+            now = datetime.now(UTC)
+            session.execute(
+                update(Turn).where(Turn.id == turn_id).values(ended | {"ended_at": now, "error": ENDED_BY_PERSON})
+            )
+            notify(session, Channel.CHANGED, turn_id)
+            notify(session, Channel.STOP_REQUESTED, turn_id)
+            if session.get_one(Message, message_id, populate_existing=True).content:  # an empty one was never shown
+                enqueue_message(session, case, case_messages(session, Message.id == message_id)[0])
