@@ -10,8 +10,24 @@ from typing import cast
 from fastapi import FastAPI
 
 from app.api import desk, knowledge
-from app.api.account import account, links, users
-from app.api.chat import canned, cases, conversations, drafts, messages, transfer, turns
+from app.api.account import account, links, oidc, users
+from app.api.cases import cases as cases_api
+from app.api.cases import contacts, figures, inboxes, webhooks
+from app.api.cases import drafts as case_drafts
+from app.api.chat import (
+    canned,
+    cases,
+    comparisons,
+    context,
+    conversations,
+    drafts,
+    files,
+    folders,
+    messages,
+    presets,
+    transfer,
+    turns,
+)
 from app.api.chat.turn_events import OpenStreams
 from app.api.errors import install_error_handlers
 from app.api.openai import install_openai
@@ -20,6 +36,9 @@ from app.api.ops import engine as engine_api
 from app.api.ops import health
 from app.api.ops import models as models_api
 from app.api.request_middleware import HttpMetrics, ObservabilityMiddleware
+from app.api.routing import add_routes
+from app.api.widget import attachments as widget_attachments
+from app.api.widget import routes as widget_api
 from app.auth.accounts import AccountService
 from app.auth.authenticator import AccountAuthenticator
 from app.auth.cors import CrossOrigin
@@ -29,6 +48,7 @@ from app.auth.identity import Authenticator, LocalUser
 from app.auth.origins import own_addresses
 from app.auth.revocable import MAX_REVOCABLE_PER_USER
 from app.auth.static_key import KeyedLocalUser
+from app.auth.visitors import FindVisitor, VisitorIdentity
 from app.domain.ids import LOCAL_USER_ID
 from app.services.container import Services
 from app.settings import AppSettings
@@ -88,6 +108,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         public_endpoints=lambda: cast(frozenset[int], app.state.public_endpoints),
         endpoints=lambda: cast(Mapping[int, int], app.state.endpoints),
         is_streaming=lambda session_hash: is_streaming(app.state.page, session_hash),
+        find_visitor=_visitors(app) if settings.accounts else None,
     )
     app.add_middleware(ObservabilityMiddleware, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")
@@ -97,7 +118,10 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     for router in (
         health.router,
         turns.router,
+        comparisons.router,
         messages.router,
+        context.router,
+        files.router,
         messages.deletions_router,
         conversations.router,
         conversations.tags_router,
@@ -106,15 +130,26 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         adapters_api.router,
         models_api.router,
         canned.router,
+        presets.router,
+        folders.router,
         drafts.router,
         cases.router,
         *desk.routers,
         *knowledge.routers,
+        inboxes.router,
+        contacts.router,
+        figures.router,  # before the router of cases, whose ids would take its place
+        cases_api.router,
+        webhooks.router,
+        widget_api.router,
+        widget_attachments.router,
+        case_drafts.router,
         account.router,
+        oidc.router,
         links.router,
         users.router,
     ):
-        app.include_router(router)
+        add_routes(app, router)
     return mount_ui(app, lambda: cast(Services, app.state.services))
 
 
@@ -128,6 +163,14 @@ def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
         return opened
 
     return AccountAuthenticator(accounts, settings.metrics_token)
+
+
+def _visitors(app: FastAPI) -> FindVisitor:
+    async def find(token: str) -> VisitorIdentity | None:
+        widget = cast(Services, app.state.services).widget
+        return await widget.find_visitor(token) if widget is not None else None
+
+    return find
 
 
 async def wind_down(app: FastAPI) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from datetime import time, timedelta
+from email.utils import parseaddr
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -10,7 +12,10 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.domain.backups import BackupPlan, BackupRetention
+from app.domain.group_roles import GroupRoles
 from app.domain.origins import origin_of
+from app.domain.reply_mails import PORTS, MailServer, MailTls, is_address
 from app.domain.secret_strength import HOW_TO_MAKE_ONE, weakness_of
 from app.domain.storage import MAX_TAGS, MIB, StorageLimits
 
@@ -69,6 +74,59 @@ class AppSettings(BaseSettings):
         description="With accounts: the bearer token for /metrics; default: /metrics is closed.",
     )
     session_days: int = Field(14, ge=1, le=400, description="Days without a visit after which a session expires.")
+    oidc_issuer: str | None = Field(
+        None,
+        description="With accounts: the address of a sign-in provider that speaks OpenID Connect, exactly as it names "
+        "itself; default: none. See docs/desk.md.",
+    )
+    oidc_client_id: str | None = Field(None, description="The id under which the provider knows this desk.")
+    oidc_client_secret: SecretStr | None = Field(
+        None, description="The secret that the provider gave to this desk; default: none, as for a public client."
+    )
+    oidc_scopes: str = Field(
+        "openid profile email", description="What the desk asks the provider for, separated by spaces."
+    )
+    oidc_groups_claim: str = Field(
+        "groups",
+        description="The claim that names a user's groups, or its path with dots, such as realm_access.roles.",
+    )
+    oidc_roles: str | None = Field(
+        None,
+        description="The roles of the provider's groups, such as desk-admins=admin, staff=agent; the strongest counts, "
+        "at each sign-in. *=viewer is for all other users, who are refused without it. With semicolons between them, "
+        "names may have commas.",
+    )
+    oidc_name: str = Field(
+        "single sign-on", max_length=60, description="The provider's name on the sign-in page's button."
+    )
+    oidc_session_hours: int = Field(
+        24,
+        ge=1,
+        le=9600,
+        description="Hours after which a user who has signed in with the provider must do so again, so that a changed "
+        "group takes effect.",
+    )
+    mail_host: str | None = Field(
+        None,
+        description="SMTP server by which visitors who have gone get agents' replies; default: none is mailed. See "
+        "docs/support-desk.md.",
+    )
+    mail_port: int | None = Field(
+        None, ge=1, le=65535, description="Its port; default: 587, or 465 or 25 as APP_MAIL_TLS says."
+    )
+    mail_tls: MailTls = Field(
+        "starttls",
+        description="How the connection to it is encrypted: starttls, tls from the start, or none, for a server on "
+        "this machine or its network.",
+    )
+    mail_user: str | None = Field(None, description="User at the SMTP server; default: no sign-in.")
+    mail_password: SecretStr | None = Field(None, description="The user's password.")
+    mail_from: str | None = Field(
+        None, description="Address that the mails are from, such as Shop <desk@shop.example>."
+    )
+    mail_delay_minutes: int = Field(
+        10, ge=1, le=1440, description="Minutes after the last reply, within which it may be read in the widget."
+    )
     messages_per_minute: int | None = Field(
         30, ge=1, description="With accounts: maximum messages per user and minute."
     )
@@ -128,6 +186,22 @@ class AppSettings(BaseSettings):
         description="Let /v1 reject requests with unknown fields; otherwise it ignores them and lists them in the "
         "X-Ignored-Fields header.",
     )
+    backup_at: time | None = Field(
+        None,
+        description="Time of the day at which the server makes a backup, such as 02:30, in its time zone; default: "
+        "none. See docs/deploy.md.",
+    )
+    backup_every_hours: int | None = Field(
+        None, ge=1, le=168, description="Instead of APP_BACKUP_AT: hours between two backups."
+    )
+    backup_dir: Path | None = Field(
+        None, description="Folder for scheduled backups; default: backups in the data folder."
+    )
+    backup_keep: str = Field(
+        "7/4",
+        description="Scheduled backups that are kept: the newest of so many days, and of so many weeks, besides those "
+        "of the last 24 hours.",
+    )
     max_message_chars: int = Field(200_000, ge=1, description="Maximum length of a message in characters.")
     mcp_file: Path = Field(
         Path("mcp.json"), description="File that defines MCP servers, whose tools chats may call; see docs/tools.md."
@@ -176,6 +250,12 @@ class AppSettings(BaseSettings):
         description="The chat model writes a follow-up such as `And for Germany?` as a question of its own, which is "
         "then searched for.",
     )
+    bot_replies: int = Field(
+        4,
+        ge=1,
+        description="Maximum replies to visitors of websites that the bot writes at a time; others wait, and go to "
+        "people after half a minute.",
+    )
     egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Hosts, addresses or networks such as 10.0.0.0/8 that tool servers at an address may have although "
@@ -217,8 +297,20 @@ class AppSettings(BaseSettings):
         "api_key",
         "public_url",
         "metrics_token",
+        "oidc_issuer",
+        "oidc_client_id",
+        "oidc_client_secret",
+        "oidc_roles",
+        "mail_host",
+        "mail_port",
+        "mail_user",
+        "mail_password",
+        "mail_from",
         "knowledge_dir",
         "knowledge_synonyms",
+        "backup_at",
+        "backup_every_hours",
+        "backup_dir",
         "retention_days",
         "response_retention_days",
         "tokens_per_day",
@@ -245,6 +337,43 @@ class AppSettings(BaseSettings):
             raise ValueError("must be an address without a path, such as https://desk.example.com")
         return f"{parts.scheme}://{parts.netloc}"
 
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _is_an_issuer(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "")
+        is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+        if value is not None and (not (parts.scheme == "https" or is_local) or not parts.hostname or parts.query):
+            raise ValueError("must be an https address such as https://login.example.com/realms/desk")
+        return value
+
+    @field_validator("oidc_scopes")
+    @classmethod
+    def _asks_for_an_id_token(cls, value: str) -> str:
+        if "openid" not in value.split():
+            raise ValueError("must have the scope openid, without which a provider tells nothing about a user")
+        return " ".join(value.split())
+
+    @field_validator("oidc_roles")
+    @classmethod
+    def _map_groups(cls, value: str | None) -> str | None:
+        if value is not None:
+            GroupRoles.parse(value)
+        return value
+
+    @field_validator("mail_from")
+    @classmethod
+    def _is_a_sender(cls, value: str | None) -> str | None:
+        is_one = value is None or (value.isprintable() and value.count("@") == 1 and is_address(parseaddr(value)[1]))
+        if not is_one:
+            raise ValueError("must be an address such as desk@shop.example, or Shop <desk@shop.example>")
+        return value
+
+    @field_validator("backup_keep")
+    @classmethod
+    def _keeps_some(cls, value: str) -> str:
+        BackupRetention.parse(value)
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -264,6 +393,21 @@ class AppSettings(BaseSettings):
     def _keys_belong_together(self) -> AppSettings:
         if self.accounts and self.secret_key is None:
             raise ValueError(f"Accounts need a secret: set APP_SECRET_KEY. {HOW_TO_MAKE_ONE}")
+        if self.oidc_issuer is not None:
+            if not self.accounts:
+                raise ValueError("APP_OIDC_ISSUER is for a server with accounts. Set APP_ACCOUNTS=true, or unset it")
+            needed = {"APP_OIDC_CLIENT_ID": self.oidc_client_id, "APP_OIDC_ROLES": self.oidc_roles}
+            if missing := [name for name, value in needed.items() if value is None]:
+                raise ValueError(f"Sign-in with a provider needs {' and '.join(missing)} beside APP_OIDC_ISSUER")
+        if self.mail_host is not None:
+            if not self.accounts:
+                raise ValueError("APP_MAIL_HOST is for a server with accounts. Set APP_ACCOUNTS=true, or unset it")
+            if self.mail_from is None:
+                raise ValueError("Mails need a sender: set APP_MAIL_FROM beside APP_MAIL_HOST")
+            if (self.mail_user is None) != (self.mail_password is None):
+                raise ValueError("APP_MAIL_USER and APP_MAIL_PASSWORD need each other. Set both, or none")
+        if self.backup_at is not None and self.backup_every_hours is not None:
+            raise ValueError("APP_BACKUP_AT and APP_BACKUP_EVERY_HOURS exclude each other. Unset one of them")
         if self.accounts and self.api_key is not None:
             raise ValueError(
                 "APP_API_KEY is for a server without accounts: with them, users create API keys at /account. Unset it"
@@ -285,6 +429,33 @@ class AppSettings(BaseSettings):
     def response_days(self) -> int | None:
         """Days after which stored responses are deleted; None keeps them."""
         return min((days for days in (self.retention_days, self.response_retention_days) if days), default=None)
+
+    @property
+    def mail_server(self) -> MailServer | None:
+        """The server that mails are sent by; None: none are."""
+        if self.mail_host is None or self.mail_from is None:
+            return None
+        return MailServer(
+            host=self.mail_host,
+            port=self.mail_port or PORTS[self.mail_tls],
+            tls=self.mail_tls,
+            sender=self.mail_from,
+            user=self.mail_user,
+            password=self.mail_password.get_secret_value() if self.mail_password is not None else None,
+            delay=timedelta(minutes=self.mail_delay_minutes),
+        )
+
+    @property
+    def backup_plan(self) -> BackupPlan | None:
+        """When backups are made; None: never."""
+        if self.backup_every_hours is not None:
+            return BackupPlan(every=timedelta(hours=self.backup_every_hours))
+        return BackupPlan(at=self.backup_at) if self.backup_at is not None else None
+
+    @property
+    def backup_folder(self) -> Path:
+        """Where scheduled backups go."""
+        return (self.backup_dir or self.data_dir / "backups").absolute()
 
     @property
     def public_host(self) -> str | None:

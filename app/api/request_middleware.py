@@ -37,6 +37,11 @@ class HttpMetrics:
             ("method", "status"),
             registry=self.registry,
         )
+        self.last_backup = Gauge(
+            "deskmate_last_backup_timestamp_seconds",
+            "Unix time of the last scheduled backup that was restored and checked; 0: none yet.",
+            registry=self.registry,
+        )
         self.event_streams = Gauge("deskmate_event_streams", "Open event streams of turns.", registry=self.registry)
         self._delivery = Histogram(
             "deskmate_token_delivery_seconds",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 MAX_BODY_ENTRIES = 10_000
 """Maximum entries of a request's lists and objects together, nested ones included; more are refused. Pydantic makes an
 error of each wrong entry and each unknown field, and no other request runs meanwhile."""
+
+RequestId = Annotated[
+    str | None, Field(min_length=1, max_length=100, description="Idempotency key, see POST /api/turns.")
+]
 
 
 class RequestModel(BaseModel):

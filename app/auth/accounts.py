@@ -31,6 +31,7 @@ from app.errors import InvalidInput, WrongCredentials
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.api_keys import ApiKeys
+from app.store.accounts.identities import Identities
 from app.store.accounts.invitations import Invitations, Link
 from app.store.accounts.login_sessions import LoginSessions
 from app.store.db.database import Database
@@ -72,6 +73,7 @@ class AccountService:
         self.sessions = LoginSessions(database, settings.session_days)
         self.keys = ApiKeys(database)
         self.invitations = Invitations(database)
+        self.identities = Identities(database)
         self.mint = TokenMint(settings.secret_key.get_secret_value())
         self.cookie = SessionCookie(secure=(settings.public_url or "").startswith("https://"))
         self.proxies = TrustedProxies(settings.trusted_proxies)
@@ -106,17 +108,17 @@ class AccountService:
         self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, name)
         if rehashed is not None:
             await self.records.store_rehashed(known.user_id, hashed, rehashed)
-        return await self._begin(known.user_id, visitor)
+        return await self.begin_session(known.user_id, visitor)
 
     async def sign_out(self, user_id: str, session_id: str) -> None:
         """Ends one session."""
         await self.sessions.end(user_id, session_id, action=AuditAction.SIGNED_OUT)
-        self._changed()
+        self.changed()
 
     async def sign_out_everywhere(self, user_id: str, *, actor_id: str | None = None) -> int:
         """Ends all sessions of a user; returns how many."""
         ended = await self.sessions.end_all(user_id, actor_id=actor_id)
-        self._changed()
+        self.changed()
         return ended
 
     async def end_session(self, user_id: str, session_id: str, *, actor_id: str | None = None) -> None:
@@ -126,7 +128,7 @@ class AccountService:
             NotFound: the user has no such session.
         """
         await self.sessions.end(user_id, session_id, action=AuditAction.SESSION_REVOKED, actor_id=actor_id)
-        self._changed()
+        self.changed()
 
     async def change_password(self, user_id: str, session_id: str | None, before: str, after: str) -> None:
         """Changes the caller's own password and ends all their other sessions.
@@ -143,7 +145,7 @@ class AccountService:
         hashed = await self._passwords.hash(checked_password(after, person.name))
         await self.records.set_password(user_id, hashed, except_session=session_id)
         self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, person.name)
-        self._changed()
+        self.changed()
 
     async def reset_password(self, user_id: str, password: str) -> None:
         """Sets a user's password without the current one, and ends all their sessions.
@@ -155,7 +157,7 @@ class AccountService:
         person = await self.records.get(user_id)
         hashed = await self._passwords.hash(checked_password(password, person.name))
         await self.records.set_password(user_id, hashed)
-        self._changed()
+        self.changed()
 
     async def set_role(self, user_id: str, role: UserRole, *, actor_id: str | None) -> None:
         """Changes a user's role.
@@ -164,7 +166,7 @@ class AccountService:
             NotFound, Conflict: as :meth:`app.store.accounts.accounts.AccountRecords.set_role`.
         """
         await self.records.set_role(user_id, role, actor_id=actor_id)
-        self._changed()
+        self.changed()
 
     async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
         """Disables an account at once, its open streams included, or enables it again.
@@ -173,7 +175,7 @@ class AccountService:
             NotFound, Conflict: as :meth:`app.store.accounts.accounts.AccountRecords.set_disabled`.
         """
         await self.records.set_disabled(user_id, disabled, actor_id=actor_id)
-        self._changed()
+        self.changed()
 
     # ---- links
 
@@ -244,10 +246,10 @@ class AccountService:
         person = await self.invitations.use(
             self.mint.hash(token), hashed, name=name, display_name=display_name, with_history=with_history
         )
-        self._changed()
+        self.changed()
         if person.disabled_at is not None:
             raise WrongCredentials("The password was changed. This account is disabled: ask an admin to enable it.")
-        return await self._begin(person.id, visitor)
+        return await self.begin_session(person.id, visitor)
 
     async def create(
         self, name: str, display_name: str | None, role: UserRole, password: str, *, actor_id: str | None = None
@@ -300,24 +302,52 @@ class AccountService:
             NotFound: the user has no such key.
         """
         await self.keys.revoke(user_id, id)
-        self._changed()
+        self.changed()
 
     def close(self) -> None:
         """Waits for the password hashes being computed."""
         self._passwords.close()
 
-    async def _begin(self, user_id: str, visitor: Visitor) -> str:
-        """Starts a session with a new token, and ends the visitor's old one. Prevents session fixation."""
+    async def begin_session(
+        self, user_id: str, visitor: Visitor, *, ends_at: datetime | None = None, id_token: str | None = None
+    ) -> str:
+        """Starts a session; returns its token. Ends the visitor's old one: prevents session fixation.
+
+        Args:
+            ends_at, id_token: of a sign-in with a provider; see :meth:`LoginSessions.create`.
+        """
         token = self.mint.new()
         if visitor.token is not None:
             await self.sessions.end_token(self.mint.hash(visitor.token))
-            self._changed()
+            self.changed()
         await self.sessions.create(
-            user_id, self.mint.hash(token), user_agent=clean_text(visitor.user_agent), address=visitor.address
+            user_id,
+            self.mint.hash(token),
+            user_agent=clean_text(visitor.user_agent),
+            address=visitor.address,
+            ends_at=ends_at,
+            id_token=id_token,
         )
         return token
 
-    def _changed(self) -> None:
+    async def check_password(self, user_id: str, password: str) -> None:
+        """Checks that the caller knows the account's password, if it has one: for changes that outlive the session.
+
+        Raises:
+            InvalidInput: it is another one.
+            TooManyRequests: too many attempts for this account.
+        """
+        hashed = await self.records.password_hash(user_id)
+        if hashed is None:
+            return
+        person = await self.records.get(user_id)
+        self._rate_limiter.hit(SIGN_INS_BY_ACCOUNT, person.name, "Too many attempts.")
+        right, _ = await self._passwords.verify(password, hashed)
+        if not right:
+            raise InvalidInput("The current password is incorrect.")
+        self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, person.name)
+
+    def changed(self) -> None:
         """Applies a change of credentials or permissions at once: empties the caches and checks open responses."""
         self.session_cache.invalidate()
         self.key_cache.invalidate()

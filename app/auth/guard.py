@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.auth.authenticator import bearer_of
 from app.auth.cors import CrossOrigin
 from app.auth.gradio_calls import check_call
 from app.auth.gradio_sessions import SessionOwners
@@ -29,11 +30,13 @@ from app.auth.request_body import (
     MAX_BODY_BYTES,
     MAX_OPEN_BODY_BYTES,
     MAX_UPLOAD_BYTES,
+    MAX_VISITOR_BODY_BYTES,
     limit_upload,
     read_body,
     replay_body,
 )
-from app.auth.revocable import RevocableRequests, run_until_revoked
+from app.auth.revocable import MAX_STREAMS_PER_VISITOR, RevocableRequests, run_until_revoked
+from app.auth.visitors import FindVisitor, VisitorIdentity, set_visitor
 from app.domain.roles import UserRole
 from app.errors import StorageUnavailable
 
@@ -41,6 +44,8 @@ _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded bodies without a preflight, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
 _FORMS = ("multipart/form-data",)
+_OPEN_LIMITS = {Access.OPEN: MAX_OPEN_BODY_BYTES, Access.VISITOR: MAX_VISITOR_BODY_BYTES}
+NO_INBOXES = "This server has no inboxes: they need accounts. Set APP_ACCOUNTS to enable them."
 
 
 class Guard:
@@ -61,6 +66,7 @@ class Guard:
         public_endpoints: Callable[[], Collection[int]] = tuple,
         endpoints: Callable[[], Mapping[int, int]] | None = None,
         is_streaming: Callable[[str], bool] | None = None,
+        find_visitor: FindVisitor | None = None,
     ) -> None:
         """Args:
         allowed_hosts: accepted ``Host`` names, besides the loopback names.
@@ -71,7 +77,10 @@ class Guard:
             of others are refused. None refuses none.
         is_streaming: whether Gradio has a stream for a session; others are refused, because Gradio ends
             them with a traceback. None refuses none.
+        find_visitor: finds the visitor of a bearer token. None: there are no visitors, as there are no accounts.
         """
+        self._find_visitor = find_visitor
+        self._visitor_streams = RevocableRequests(MAX_STREAMS_PER_VISITOR)
         self._revocable = RevocableRequests(max_revocable_per_user)
         self._app = app
         self._authenticator = authenticator
@@ -102,13 +111,14 @@ class Guard:
                 )
                 return
             rule = self._admit(scope)
+            visitor = await self._visit(scope) if rule.access is Access.VISITOR else None
             identity = await self._identify(rule, scope)
             body = b""
             if rule.upload:
                 _check_content_type(scope, _FORMS if rule.form else _UPLOADS)
                 receive = limit_upload(scope, receive, self._max_upload_bytes, self._body_seconds)
             elif scope["method"] not in SAFE_METHODS:
-                limit = MAX_OPEN_BODY_BYTES if rule.access is Access.OPEN else self._max_body_bytes
+                limit = _OPEN_LIMITS.get(rule.access, self._max_body_bytes)
                 read = await read_body(scope, receive, limit, self._body_seconds)
                 if read is None:  # the client left
                     return
@@ -122,6 +132,9 @@ class Guard:
                 self._check_call(rule, body)
         except RequestRefused as refusal:
             await refusal_response(scope, refusal)(scope, receive, send)
+            return
+        if visitor is not None:
+            await self._serve_visitor(visitor, rule, scope, receive, send)
             return
         if identity is None:
             await self._app(scope, receive, send)
@@ -153,7 +166,8 @@ class Guard:
         method, path = scope["method"], scope["path"]
         ruling = rule_on("GET" if method == "HEAD" else method, path)
         rule = ruling.rule
-        if not is_same_origin(method, headers, linkable=rule is not None and rule.linkable):
+        linkable, embeddable = (rule.linkable, rule.embeddable) if rule is not None else (False, False)
+        if not is_same_origin(method, headers, linkable=linkable, embeddable=embeddable):
             if not self._cross_origin.allows(scope):
                 raise RequestRefused(403, "cross_site", "Requests from another website are not allowed.")
             # The browser may send cookies along, but a page of another origin must not act with them: it needs a key.
@@ -169,9 +183,39 @@ class Guard:
             raise RequestRefused(404, "not_found", "There is nothing at this address.")
         return rule
 
+    async def _visit(self, scope: Scope) -> VisitorIdentity:
+        """Returns the visitor whose token the request carries. Cookies and API keys count for nothing here.
+
+        Raises:
+            RequestRefused: there is none.
+        """
+        if self._find_visitor is None:
+            raise RequestRefused(404, "not_found", NO_INBOXES)
+        token = bearer_of(scope)
+        try:
+            visitor = await self._find_visitor(token) if token is not None else None
+        except StorageUnavailable as error:
+            raise RequestRefused(error.status, error.code, error.message, **{"Retry-After": "1"}) from error
+        if visitor is None:
+            raise RequestRefused(401, "unknown_visitor", "This chat has ended on this device. Open it again.")
+        return visitor
+
+    async def _serve_visitor(
+        self, visitor: VisitorIdentity, rule: Rule, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        set_visitor(scope, visitor)
+        if not rule.revocable:
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._visitor_streams.track(visitor.contact_id):
+                await self._app(scope, receive, send)
+        except RequestRefused as refusal:
+            await refusal_response(scope, refusal)(scope, receive, send)
+
     async def _identify(self, rule: Rule, scope: Scope) -> Identity | None:
         """Returns the caller's identity; None on routes that need none. Raises ``RequestRefused``."""
-        if rule.access is Access.OPEN:
+        if rule.access in (Access.OPEN, Access.VISITOR):
             return None
         if rule.access is Access.METRICS:
             if not self._authenticator.may_read_metrics(scope):

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+_EMBEDDING = (("no-cors", "script"), ("navigate", "iframe"))
 
 
 def host_name(host: str) -> str | None:
@@ -42,19 +43,22 @@ def own_addresses(listening_on: str) -> frozenset[str]:
     return frozenset(str(address[0]) for *_, address in found)
 
 
-def is_same_origin(method: str, headers: Headers, *, linkable: bool) -> bool:
+def is_same_origin(method: str, headers: Headers, *, linkable: bool, embeddable: bool = False) -> bool:
     """Whether the request comes from our own page, or from a program, judged by the headers that browsers set.
 
     ``linkable`` paths may also be opened by following a link on another website: that shows the page to the user and
-    reveals nothing to the other website.
+    reveals nothing to the other website. ``embeddable`` ones may be its scripts and frames, too: they are the same for
+    every visitor, and the browser asks the response which websites may frame it.
     """
     safe = method in SAFE_METHODS
     site = headers.get("sec-fetch-site")
     if site is not None:
         if site == "same-origin" or (site == "none" and safe):
             return True
-        follows_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return linkable and safe and follows_link
+        mode, use = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+        if embeddable and safe and (mode, use) in _EMBEDDING:
+            return True
+        return (linkable or embeddable) and safe and mode == "navigate" and use == "document"
     origin = headers.get("origin")
     return origin is None or _is_origin_of(origin, headers.get("host", ""))
 

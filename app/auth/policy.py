@@ -27,6 +27,7 @@ class Access(Enum):
     DESK_READER = auto()  #: to be an admin or a viewer: routes that show other users' work
     ADMIN = auto()  #: to be an admin (the local user is one)
     METRICS = auto()  #: the metrics token (without accounts: nothing)
+    VISITOR = auto()  #: the token of a visitor, who writes to an inbox from a website and has no account
     DENIED = auto()  #: closed; answers 404 like a path that does not exist
 
 
@@ -50,6 +51,7 @@ class Rule:
         *,
         session: SessionIn = SessionIn.NOWHERE,
         linkable: bool = False,
+        embeddable: bool = False,
         upload: bool = False,
         form: bool = False,
         revocable: bool = False,
@@ -60,6 +62,8 @@ class Rule:
         methods: separated by spaces.
         session: where the request names its Gradio session.
         linkable: another website may link here (a read-only page); a visitor without a session is sent to sign in.
+        embeddable: another website may load this as a script or in a frame, and link to it. The response says which
+            websites may frame it; no other page can be framed at all.
         upload: takes a file, which may exceed the body limit and need not be JSON; the route reads it in pieces.
         form: the upload is a multipart form. Another website's form could send one without a preflight, so only
             the check of the origin keeps it out.
@@ -72,6 +76,7 @@ class Rule:
         self.access = access
         self.session = session
         self.linkable = linkable
+        self.embeddable = embeddable
         self.upload = upload
         self.form = form
         self.revocable = revocable
@@ -92,7 +97,7 @@ class Ruling:
 
 
 _OPEN, _USER, _WRITER, _ADMIN, _DENIED = Access.OPEN, Access.USER, Access.WRITER, Access.ADMIN, Access.DENIED
-_DESK_READER = Access.DESK_READER
+_DESK_READER, _VISITOR = Access.DESK_READER, Access.VISITOR
 
 RULES: tuple[Rule, ...] = (
     # Probes and metrics.
@@ -102,15 +107,26 @@ RULES: tuple[Rule, ...] = (
     # The chat's own API.
     Rule("GET", "/api/openapi.json", _USER),
     Rule("POST", "/api/turns", _WRITER),
+    Rule("POST", "/api/comparisons", _WRITER),
     Rule("GET", "/api/turns/{turn_id}/events", _USER, revocable=True),
     Rule("POST", "/api/turns/{turn_id}/stop", _WRITER),
     Rule("GET", "/api/events", _USER, revocable=True),
+    Rule("POST", "/api/context", _WRITER),
+    Rule("POST", "/api/files", _WRITER, upload=True, form=True),
+    Rule("POST", "/api/context/prompt", _WRITER),
+    Rule("GET", "/api/messages/{message_id}/prompt", _USER),
     Rule("DELETE", "/api/messages/{message_id}", _WRITER),
     Rule("POST", "/api/deletions/{deletion_id}/undo", _WRITER),
     Rule("POST", "/api/messages/{message_id}/edit", _WRITER),
     Rule("POST", "/api/messages/{message_id}/regenerate", _WRITER),
     Rule("POST", "/api/messages/{message_id}/continue", _WRITER),
     Rule("POST", "/api/messages/{message_id}/tools", _WRITER),
+    Rule("GET", "/api/messages/{message_id}/lens", _WRITER, revocable=True),
+    Rule("GET", "/api/messages/{message_id}/lens/{index}", _WRITER, revocable=True),
+    Rule("POST", "/api/messages/{message_id}/branch-at", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/rewrite", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/compare", _WRITER),
+    Rule("GET", "/api/messages/{message_id}/versions", _USER),
     Rule("POST", "/api/messages/{message_id}/show", _WRITER),
     Rule("POST", "/api/messages/{message_id}/branch", _WRITER),
     Rule("PUT DELETE", "/api/messages/{message_id}/feedback", _WRITER),
@@ -118,8 +134,17 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/canned/{name}/fill", _WRITER),
     Rule("POST", "/api/prompts/{name}/fill", _USER),
     Rule("GET", "/api/tags", _USER),
+    Rule("GET", "/api/presets", _USER),
+    Rule("POST", "/api/presets", _WRITER),
+    Rule("PUT", "/api/presets/new-chats", _WRITER),
+    Rule("DELETE", "/api/presets/{preset_id}", _WRITER),
     Rule("GET", "/api/conversations", _USER),
     Rule("POST", "/api/conversations", _WRITER),
+    Rule("POST", "/api/conversations/delete", _WRITER),
+    Rule("POST", "/api/conversations/change", _WRITER),
+    Rule("GET", "/api/folders", _USER),
+    Rule("POST", "/api/folders", _WRITER),
+    Rule("PATCH DELETE", "/api/folders/{folder_id}", _WRITER),
     Rule("GET", "/api/conversations/{conversation_id}", _USER),
     Rule("PATCH DELETE", "/api/conversations/{conversation_id}", _WRITER),
     Rule("POST", "/api/conversations/{conversation_id}/draft", _WRITER, revocable=True),
@@ -127,13 +152,15 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/conversations/{conversation_id}/article", _WRITER, revocable=True),
     Rule("PUT", "/api/conversations/{conversation_id}/drafts/{draft_id}", _WRITER),
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
-    Rule("GET", "/api/export", _USER),
+    Rule("GET POST", "/api/export", _USER),
     Rule("POST", "/api/import", _WRITER, upload=True),
     # Signing in, and the caller's own account.
     Rule("GET", "/sign-in", _OPEN, linkable=True),
     Rule("GET", "/setup", _OPEN, linkable=True),
     Rule("GET", "/invitation/{token}", _OPEN, linkable=True),
-    Rule("POST", "/api/account/sign-in", _OPEN),
+    Rule("GET POST", "/api/account/sign-in", _OPEN),
+    Rule("GET", "/api/account/oidc/start", _OPEN),
+    Rule("GET", "/api/account/oidc/callback", _OPEN, linkable=True),
     Rule("POST", "/api/links/look", _OPEN),
     Rule("POST", "/api/links/use", _OPEN),
     Rule("GET", "/account", _USER, linkable=True),
@@ -143,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/account/sign-out", _USER),
     Rule("POST", "/api/account/sign-out-everywhere", _USER),
     Rule("POST", "/api/account/password", _USER),
+    Rule("GET POST DELETE", "/api/account/oidc", _USER),
     Rule("GET", "/api/account/sessions", _USER),
     Rule("DELETE", "/api/account/sessions/{session_id}", _USER),
     Rule("GET POST", "/api/account/keys", _USER),
@@ -154,6 +182,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/people/local-history", _ADMIN),
     Rule("PATCH", "/api/people/{user_id}", _ADMIN),
     Rule("POST", "/api/people/{user_id}/reset-link", _ADMIN),
+    Rule("GET PUT DELETE", "/api/people/{user_id}/identity", _ADMIN),
     Rule("GET DELETE", "/api/people/{user_id}/sessions", _ADMIN),
     Rule("DELETE", "/api/people/{user_id}/sessions/{session_id}", _ADMIN),
     # The engine and its model, shared by all users.
@@ -167,6 +196,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST DELETE", "/api/models/download", _ADMIN),
     # The desk. Viewers see the agents' conversations and ratings.
     Rule("GET", "/desk", _USER, linkable=True),
+    Rule("GET", "/desk/cases", _USER, linkable=True),
     Rule("GET", "/api/desk", _USER),
     Rule("GET", "/api/desk/usage", _DESK_READER),
     Rule("GET", "/api/desk/usage/csv", _DESK_READER),
@@ -183,6 +213,8 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/desk/templates/{kind}/{name}/restore", _ADMIN),
     Rule("POST", "/api/desk/templates/{kind}/{name}/remove", _ADMIN),
     Rule("GET", "/api/desk/tools", _ADMIN),
+    Rule("GET", "/api/desk/backups", _ADMIN),
+    Rule("GET", "/api/desk/mail", _ADMIN),
     Rule("GET", "/api/desk/audit", _ADMIN),
     Rule("GET", "/api/desk/audit/actions", _ADMIN),
     Rule("GET", "/api/desk/audit/csv", _ADMIN),
@@ -209,6 +241,52 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/kb/questions/file", _USER),
     Rule("DELETE", "/api/kb/questions/{question_id}", _WRITER),
     Rule("GET", "/api/kb/search", _USER),
+    # Inboxes and cases. Their queries hold who is a member of which inbox; viewers read.
+    Rule("GET", "/api/inboxes", _USER, scope=Scope.CASES_READ),
+    Rule("POST", "/api/inboxes", _ADMIN),
+    Rule("PATCH DELETE", "/api/inboxes/{inbox_id}", _ADMIN),
+    Rule("POST", "/api/inboxes/{inbox_id}/secret", _ADMIN),
+    Rule("PUT DELETE", "/api/inboxes/{inbox_id}/members/{member_id}", _ADMIN),
+    Rule("GET DELETE", "/api/contacts/{contact_id}", _ADMIN),
+    Rule("GET POST", "/api/webhooks", _ADMIN),
+    Rule("PATCH DELETE", "/api/webhooks/{webhook_id}", _ADMIN),
+    Rule("POST", "/api/webhooks/{webhook_id}/secret", _ADMIN),
+    Rule("POST", "/api/webhooks/{webhook_id}/test", _ADMIN),
+    Rule("GET", "/api/webhooks/{webhook_id}/deliveries", _ADMIN),
+    Rule("POST", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/replay", _ADMIN),
+    Rule("GET", "/api/cases", _USER, scope=Scope.CASES_READ),
+    Rule("POST", "/api/cases", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("GET", "/api/cases/tags", _USER, scope=Scope.CASES_READ),
+    Rule("GET", "/api/cases/events", _USER, scope=Scope.CASES_READ, revocable=True),
+    Rule("GET", "/api/cases/figures", _DESK_READER),
+    Rule("GET", "/api/cases/figures/csv", _DESK_READER),
+    Rule("GET", "/api/cases/{case_id}", _USER, scope=Scope.CASES_READ),
+    Rule("PATCH", "/api/cases/{case_id}", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("GET", "/api/cases/{case_id}/events", _USER, scope=Scope.CASES_READ, revocable=True),
+    Rule("GET", "/api/cases/{case_id}/attachments/{attachment_id}", _USER, scope=Scope.CASES_READ),
+    Rule("POST", "/api/cases/{case_id}/presence", _USER),
+    Rule("POST", "/api/cases/{case_id}/messages", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/notes", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/assign", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/snooze", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/resolve", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/reopen", _WRITER, scope=Scope.CASES_WRITE),
+    Rule("POST", "/api/cases/{case_id}/merge", _WRITER),
+    Rule("POST", "/api/cases/{case_id}/draft", _WRITER),
+    Rule("PUT", "/api/cases/{case_id}/drafts/{draft_id}", _WRITER),
+    # The widget: visitors of websites write to an inbox. The two GETs are all that another website can embed.
+    Rule("GET", "/widget/{inbox}.js", _OPEN, embeddable=True),
+    Rule("GET", "/widget/{inbox}", _OPEN, embeddable=True),
+    Rule("POST", "/api/widget/{inbox}/sessions", _OPEN),
+    Rule("POST", "/api/widget/messages", _VISITOR),
+    Rule("GET", "/api/widget/events", _VISITOR, revocable=True),
+    Rule("POST", "/api/widget/hand-off", _VISITOR),
+    Rule("POST", "/api/widget/read", _VISITOR),
+    Rule("POST", "/api/widget/rating", _VISITOR),
+    Rule("PUT", "/api/widget/contact", _VISITOR),
+    Rule("GET", "/api/widget/transcript", _VISITOR),
+    Rule("POST", "/api/widget/attachments", _VISITOR, upload=True, form=True),
+    Rule("GET", "/api/widget/attachments/{attachment_id}", _VISITOR),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),
     Rule("GET", "/v1/models/{model:path}", _USER, scope=Scope.MODELS),
@@ -333,6 +411,12 @@ def rule_on(method: str, path: str) -> Ruling:
         if rule.access is not Access.DENIED:
             others |= rule.methods
     return Ruling(None, frozenset(others))
+
+
+def is_embeddable(path: str) -> bool:
+    """Whether another website may load what a GET of ``path`` returns as a script or in a frame."""
+    rule = rule_on("GET", path).rule
+    return rule is not None and rule.embeddable
 
 
 def takes_api_key(method: str, path: str) -> bool:

@@ -60,13 +60,15 @@ class Quotas:
         self._closing = asyncio.Event()
 
     @asynccontextmanager
-    async def admit(self, user_id: str, replies: int = 1) -> AsyncIterator[None]:
+    async def admit(
+        self, user_id: str, replies: int = 1, *, is_message: bool = True, is_comparison: bool = False
+    ) -> AsyncIterator[None]:
         """See :class:`app.turns.admission.Admission`."""
         gate = self._gates.setdefault(user_id, _Gate())
         gate.waiting += 1
         try:
             async with gate.lock:
-                await self._check(user_id, replies)
+                await self._check(user_id, replies, is_message=is_message, is_comparison=is_comparison)
                 yield
         finally:
             gate.waiting -= 1
@@ -80,12 +82,14 @@ class Quotas:
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write(), name="count tokens")
 
-    async def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
+    async def meter(
+        self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1, *, is_message: bool = True
+    ) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
         read: dict[str, int] = {}  # prompt tokens by engine request: one request per prompt
         written = 0
         try:
-            async with self.admit(user_id, replies):
+            async with self.admit(user_id, replies, is_message=is_message):
                 self._unsaved[user_id] += replies
             try:
                 async for delta in deltas:
@@ -109,7 +113,8 @@ class Quotas:
         if self._writing is not None:
             await self._writing
 
-    async def _check(self, user_id: str, replies: int) -> None:
+    async def _check(self, user_id: str, replies: int, *, is_message: bool, is_comparison: bool) -> None:
+        messages = replies if is_comparison else 1
         if self._max_tokens is not None:
             counted = await self._uses.of_today(user_id)
             if counted + self._spent[user_id] >= self._max_tokens:
@@ -120,16 +125,28 @@ class Quotas:
             under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
             under_way += self._replies_here(user_id) + self._unsaved[user_id]
             if replies > self._max_replies:
+                asking, remedy = (
+                    ("comparison", "Compare fewer.")
+                    if is_comparison
+                    else ("request", "Lower n, or send fewer prompts in one request.")
+                )
                 raise InvalidInput(
-                    f"This request asks for {replies} replies at a time; your limit is {self._max_replies}. "
-                    "Lower n, or send fewer prompts in one request."
+                    f"This {asking} asks for {replies} replies at a time; your limit is {self._max_replies}. {remedy}"
                 )
             if under_way + replies > self._max_replies:
                 in_progress = "1 reply" if under_way == 1 else f"{under_way} replies"
                 raise too_many_requests(
                     f"You already have {in_progress} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
                 )
-        self._rate_limiter.hit(self._rates, user_id, "You've sent too many messages in a minute.")
+        if is_message:
+            for rate in self._rates:
+                if messages > rate.count:
+                    raise InvalidInput(
+                        f"This comparison counts as {messages} messages; your limit is {rate.count} a minute. "
+                        "Compare fewer."
+                    )
+            sentence = "You've sent too many messages in a minute."
+            self._rate_limiter.hit(self._rates, user_id, sentence, messages)
 
     async def _write(self) -> None:
         """Counts the tokens spent within :data:`FLUSH_SECONDS` in one transaction, until there are none left."""

@@ -27,6 +27,8 @@ class RateLimit:
 SIGN_INS_BY_ADDRESS = (RateLimit(10, 20, "address"), RateLimit(60, 300, "address"))
 SIGN_INS_BY_ACCOUNT = (RateLimit(20, 300, "account"),)
 LINKS_BY_ADDRESS = (RateLimit(20, 60, "link"),)
+#: Each sign-in counts twice: where it starts and where it ends.
+OIDC_BY_ADDRESS = (RateLimit(60, 60, "oidc"),)
 
 
 class RateLimiter:
@@ -41,22 +43,27 @@ class RateLimiter:
         self._hits: dict[tuple[RateLimit, str], deque[float]] = {}  # times of the hits, oldest first
         self._sweep_at = _MIN_SWEEP_SIZE
 
-    def hit(self, rates: tuple[RateLimit, ...], key: str, sentence: str) -> None:
-        """Counts one attempt of ``key`` against all ``rates``.
+    def hit(self, rates: tuple[RateLimit, ...], key: str, sentence: str, attempts: int = 1) -> None:
+        """Counts attempts of ``key`` against all ``rates``, all of them or none.
 
         Args:
             sentence: the error's message, to which the time to wait is added.
+            attempts: how many, at most as many as each rate allows.
 
         Raises:
-            TooManyRequests: a limit is exceeded; the attempt is not counted.
+            TooManyRequests: a limit is exceeded; nothing is counted.
         """
         now = self._clock()
         counted = [(rate, self._recent(rate, key, now)) for rate in rates]
-        waits = [tries[0] + rate.seconds - now for rate, tries in counted if len(tries) >= rate.count]
+        waits = [
+            tries[len(tries) + attempts - rate.count - 1] + rate.seconds - now
+            for rate, tries in counted
+            if len(tries) + attempts > rate.count
+        ]
         if waits:
             raise too_many_requests(sentence, max(1, math.ceil(max(waits))))
         for _, tries in counted:
-            tries.append(now)
+            tries.extend([now] * attempts)
 
     def reset(self, rates: tuple[RateLimit, ...], key: str) -> None:
         """Forgets the attempts of ``key``, after a successful one."""

@@ -16,6 +16,8 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 200 * 1024 * 1024
 #: Maximum size of a body on routes that need no sign-in.
 MAX_OPEN_BODY_BYTES = 64 * 1024
+#: Maximum size of a body of a website's visitor, whose limits of length are in sentences of their own.
+MAX_VISITOR_BODY_BYTES = 1024 * 1024
 #: Time for a body to arrive: enough for a slow line, too short to hold connections open. A slower one gets 408. For
 #: uploads, the time between two pieces.
 BODY_SECONDS = 60.0

@@ -14,6 +14,8 @@ from app.error_format import error_response
 
 MAX_REVOCABLE_PER_USER = 100
 """Maximum open streams per user; another gets 429. A browser keeps one for all its tabs, and Gradio two per tab."""
+MAX_STREAMS_PER_VISITOR = 10
+"""Maximum open streams per visitor of a website: one for each tab."""
 _RETRY_AFTER_SECONDS = 5
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("tool servers", lambda: _tool_servers(settings.mcp_file))
     yield _tried("database", lambda: _database(settings.resolved_database_url))
+    yield _tried("backups", lambda: _backups(settings))
     yield _tried("model", lambda: _remote(engine) if engine.remote_url else _models(settings, engine))
     if engine.adapters and not engine.remote_url:
         yield _tried("adapters", lambda: _adapters(engine))
@@ -117,6 +119,20 @@ def _database(url: str) -> str:
         require_unclaimed(url)
         require_writable_database(file)
     return describe_database(url)
+
+
+def _backups(settings: AppSettings) -> str:
+    from app.store.maintenance.backup_runs import read_state
+
+    plan, folder = settings.backup_plan, settings.backup_folder
+    if plan is None:
+        return "none are scheduled: set APP_BACKUP_AT or APP_BACKUP_EVERY_HOURS"
+    is_there = try_folder(folder, what="backup folder", setting="APP_BACKUP_DIR")
+    state, now = read_state(settings.resolved_database_url), datetime.now(UTC)
+    place = f"{folder} {'is writable' if is_there else 'will be created'}"
+    last = f"the last good one is of {state.good_at:%Y-%m-%d %H:%M} UTC" if state.good_at else "none was made yet"
+    problem = plan.problem(state, now)
+    return f"{place}; {last}" + (f". ATTENTION: {problem}" if problem else "")
 
 
 def _remote(settings: EngineSettings) -> str:

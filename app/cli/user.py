@@ -109,6 +109,42 @@ def set_role(
     typer.echo(f"{fold_name(name)} is now {role.value}.")
 
 
+@user.command()
+@with_flags(AppSettings)
+def connect(
+    name: Name,
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="SUBJECT", help="The provider's own id of the user: the claim sub."),
+    ],
+    **flags: str | bool | None,
+) -> None:
+    """Let a user of the sign-in provider (APP_OIDC_ISSUER) sign in to an existing account."""
+    settings = _settings(flags)
+    issuer = _issuer(settings)
+
+    async def work(accounts: AccountService) -> None:
+        user_id = await accounts.records.id_of(name)
+        await accounts.identities.connect(user_id, issuer, subject, subject[:200], actor_id=None)
+
+    _with_accounts(settings, work)
+    typer.echo(f"{fold_name(name)} is connected to {subject} of {issuer}.")
+
+
+@user.command()
+@with_flags(AppSettings)
+def disconnect(name: Name, **flags: str | bool | None) -> None:
+    """Disconnect an account from the sign-in provider, and end the sessions that began there."""
+    settings = _settings(flags)
+    issuer = _issuer(settings)
+
+    async def work(accounts: AccountService) -> None:
+        await accounts.identities.disconnect(await accounts.records.id_of(name), issuer, actor_id=None)
+
+    _with_accounts(settings, work)
+    typer.echo(f"{fold_name(name)} is disconnected from {issuer}.")
+
+
 @user.command("reset-password")
 @with_flags(AppSettings)
 def reset_password(
@@ -170,6 +206,12 @@ def delete(
     typer.echo(f"{fold_name(name)} was deleted. Backups still hold this data until you delete them.")
 
 
+def _issuer(settings: AppSettings) -> str:
+    if settings.oidc_issuer is None:
+        raise StartupError("There is no sign-in provider. Set APP_OIDC_ISSUER.")
+    return settings.oidc_issuer
+
+
 def _settings(flags: dict[str, str | bool | None]) -> AppSettings:
     settings = read_settings(AppSettings, flags)
     if settings.secret_key is None:
@@ -224,6 +266,9 @@ def _counted(data: DeletionPreview) -> str:
         (data.replies, "reply", "replies"),
         (data.feedback, "rating", "ratings"),
         (data.responses, "stored response", "stored responses"),
+        (data.drafts, "draft", "drafts"),
+        (data.articles, "proposed article", "proposed articles"),
+        (data.marked_questions, "marked question", "marked questions"),
         (data.api_keys, "API key", "API keys"),
         (data.sessions, "session", "sessions"),
     ]

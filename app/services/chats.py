@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +15,7 @@ from app.domain.ids import new_id
 from app.domain.storage import TEMPORARY_BYTES, StorageLimits
 from app.settings import AppSettings
 from app.store.chat.conversations import Conversations
-from app.store.chat.deletions import Deletions
+from app.store.chat.deletions import ConversationDeletion, Deletions
 from app.store.chat.feedback import FeedbackRecords
 from app.store.chat.reply_drafts import DraftRecords
 from app.store.chat.storage_use import StorageUsageRecords
@@ -48,6 +49,16 @@ class Chats:
     deletions: Deletions
     feedback: FeedbackRecords
     drafts: Drafts
+
+    async def delete_conversations(self, user_id: str, conversation_ids: Sequence[str]) -> ConversationDeletion:
+        """Deletes conversations, which can be undone for a while, and stops the replies in them.
+
+        Raises:
+            NotFound: none of them is there, or is the user's.
+        """
+        deletion = await self.deletions.delete_conversations(user_id, conversation_ids)
+        await self.turns.leave_conversations(user_id, frozenset(deletion.conversation_ids))
+        return deletion
 
 
 class TemporaryChats:

@@ -8,25 +8,40 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.auth.accounts import AccountService
+from app.auth.oidc.service import OidcSignIn
 from app.auth.quotas import Quotas
+from app.cases.bot import CaseBot
+from app.cases.bot_replies import BotReplies
+from app.cases.cases import Cases
+from app.cases.live_replies import LiveReplies
+from app.cases.mail_sender import MailSender
+from app.cases.sweeper import sweep_cases
+from app.cases.webhook_sender import LEASE_SECONDS, WebhookSender
 from app.concurrency.background import BackgroundTasks
 from app.domain.ids import new_id
+from app.domain.welcome import WelcomeTexts
 from app.egress.policy import EgressPolicy
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services.adapters import Adapters
+from app.services.backups import Backups
 from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
 from app.services.knowledge import Knowledge, make_sources
 from app.services.models import Models
 from app.services.response_writer import ResponseWriter
+from app.services.widget import Widget
 from app.settings import AppSettings
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.token_use import TokenUsageRecords
+from app.store.cases.delivery_queue import DeliveryQueue
+from app.store.chat.bulk_changes import BulkChanges
 from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
+from app.store.chat.folders import Folders
 from app.store.chat.leases import Leases
+from app.store.chat.own_presets import OwnPresets
 from app.store.chat.reply_drafts import DraftRecords
 from app.store.chat.responses import ResponseRecords
 from app.store.chat.storage_use import StorageUsageRecords
@@ -42,7 +57,7 @@ from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
-from app.templates.files import read_templates
+from app.templates.files import read_templates, read_welcome
 from app.tools.chat_tools import ChatTools
 from app.tools.mcp_file import McpFileError, McpServer, read_mcp_file
 from app.tools.servers import ToolServers
@@ -72,10 +87,14 @@ class Services:
     engine: ChatEngine
     chats: Chats
     temporary: TemporaryChats
+    presets: OwnPresets
+    folders: Folders
+    bulk_changes: BulkChanges
     responses: ResponseRecords
     response_writer: ResponseWriter
     transfers: Transfers
     templates: Templates
+    welcome: WelcomeTexts
     tools: ChatTools
     sources: Sources
     summaries: Summaries
@@ -85,10 +104,15 @@ class Services:
     adapters: Adapters
     desk: Desk
     knowledge: Knowledge
+    cases: Cases
+    widget: Widget | None  #: None without accounts
+    backups: Backups
     accounts: AccountService | None  #: None without accounts
+    oidc: OidcSignIn | None  #: None without a sign-in provider
     admission: Admission
     storage: StorageQuota
     database: Database
+    _bot: CaseBot
     _quotas: Quotas | None
     _background: BackgroundTasks
     _claim: ExitStack
@@ -101,8 +125,9 @@ class Services:
             StartupError: the data folder, the database, a prompt file or mcp.json cannot be used; the message says
                 what to do.
         """
-        files = read_templates()
-        servers = ToolServers(_mcp_servers(settings), EgressPolicy.allowing(settings.egress_allow))
+        files, welcome = read_templates(), read_welcome()
+        egress = EgressPolicy.allowing(settings.egress_allow)
+        servers = ToolServers(_mcp_servers(settings), egress)
         url = settings.resolved_database_url
         with ExitStack() as claim:
             claim.enter_context(claim_database(url))
@@ -121,7 +146,7 @@ class Services:
             limits = settings.storage_limits
             conversations = Conversations(database, limits)
             storage = StorageQuota(StorageUsageRecords(database), limits)
-            deletions = Deletions(database)
+            deletions = Deletions(database, limits)
             responses = ResponseRecords(database)
             titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
@@ -160,8 +185,47 @@ class Services:
                 sources,
                 is_alone=is_alone,
             )
+            cases = Cases.create(
+                database,
+                notifications,
+                conversations.index,
+                owner,
+                lease_seconds,
+                max_message_chars=settings.max_message_chars,
+                mail_delay=settings.mail_server.delay if settings.mail_server is not None else None,
+            )
+            if settings.mail_server is not None:
+                background.start(MailSender(cases.mails, settings.mail_server).run(), "mails")
+            if settings.accounts:
+                background.start(sweep_cases(cases.snoozes, cases.visitors), "cases")
+                sender = WebhookSender(DeliveryQueue(database, LEASE_SECONDS), egress)
+                background.start(sender.run(), "webhooks")
+            live_replies = LiveReplies()
+            bot_requests = EngineRequests(engine, UnlimitedAdmission(), accounts=settings.accounts)
+            bot_replies = BotReplies(
+                settings,
+                cases,
+                records,
+                bot_requests,
+                templates,
+                sources,
+                live_replies,
+                count_tokens=admission.record_tokens,
+            )
+            bot = CaseBot(cases, bot_replies, max_replies=settings.bot_replies)
+
+            def alive() -> set[str]:
+                return {*turns.running_turn_ids(), *live_replies.turn_ids}
+
             if not is_alone:
-                background.start(sweep_expired(leases, lease_seconds, turns.running_turn_ids), "sweeper")
+                background.start(sweep_expired(leases, lease_seconds, alive), "sweeper")
+            widget = None
+            if accounts is not None:
+                # Alone, no other process can be about to answer what the last one has left.
+                if given := await bot.hand_over_silent(0.0 if is_alone else 2 * lease_seconds):
+                    _log.info("%d cases went to people: the server stopped while their bot answered", given)
+                background.start(bot.sweep(lease_seconds), "bot")
+                widget = Widget(cases, accounts, bot, live_replies)
             requests = EngineRequests(engine, admission, accounts=settings.accounts)
             case_model = CaseModel(requests)
             housekeeping = Housekeeping(
@@ -176,6 +240,9 @@ class Services:
             )
             background.start(housekeeping.run_indexing(), "search index")
             background.start(housekeeping.run_cleanup(), "cleanup")
+            backups = Backups(database, settings, owner)
+            if backups.plan is not None:
+                background.start(backups.run(), "scheduled backups")
             background.start(knowledge.dense.run(), "search by meaning")
             knowledge.ingest.start()
             if knowledge.folder is not None:
@@ -191,6 +258,9 @@ class Services:
                     drafts=Drafts(settings, requests, templates, sources, DraftRecords(database), storage),
                 ),
                 temporary=temporary,
+                presets=OwnPresets(database),
+                folders=Folders(database),
+                bulk_changes=BulkChanges(database, limits),
                 responses=responses,
                 response_writer=ResponseWriter(responses, storage),
                 transfers=Transfers(
@@ -200,6 +270,7 @@ class Services:
                     max_message_chars=settings.max_message_chars,
                 ),
                 templates=templates,
+                welcome=welcome,
                 tools=tools,
                 sources=sources,
                 summaries=Summaries(case_model, templates, sources),
@@ -214,10 +285,19 @@ class Services:
                     delete_temporary_chats=temporary.delete_for_user,
                 ),
                 knowledge=knowledge,
+                cases=cases,
+                widget=widget,
+                backups=backups,
                 accounts=accounts,
+                oidc=(
+                    OidcSignIn(accounts, database, settings)
+                    if accounts is not None and settings.oidc_issuer is not None
+                    else None
+                ),
                 admission=admission,
                 storage=storage,
                 database=database,
+                _bot=bot,
                 _quotas=quotas,
                 _background=background,
                 _claim=claim.pop_all(),
@@ -245,11 +325,19 @@ class Services:
         """
         return await self.temporary.find(id) or self.chats
 
+    def answer_case(self, case_id: str) -> None:
+        """Lets the bot answer a case that it has."""
+        self._bot.answer(case_id)
+
     async def close(self) -> None:
         """Ends the replies in flight within ``shutdown_seconds``, then closes the database. Leaves the engine open."""
         try:
             await asyncio.gather(
-                self.turns.close(), self.temporary.close(), self.models.close(), self.response_writer.close()
+                self.turns.close(),
+                self.temporary.close(),
+                self.models.close(),
+                self.response_writer.close(),
+                self._bot.close(self.settings.shutdown_seconds),
             )
             if self._quotas is not None:
                 await self._quotas.close()
@@ -257,6 +345,8 @@ class Services:
             await self.knowledge.ingest.close()
             await self._background.close()
             await self.tools.close()
+            if self.oidc is not None:
+                await self.oidc.close()
             if self.accounts is not None:
                 self.accounts.close()
             await self.database.close()

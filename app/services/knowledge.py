@@ -9,6 +9,7 @@ from functools import partial
 from app.domain.storage import MIB
 from app.errors import TooLarge
 from app.knowledge.articles import Publishing
+from app.knowledge.chat_files import ChatFiles
 from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.folder_sync import FolderSync
 from app.knowledge.gaps import Gaps
@@ -93,6 +94,7 @@ class Knowledge:
     dense: DenseSearch
     ingest: Ingest
     folder: FolderSync | None  #: None if no folder is configured
+    chat_files: ChatFiles
     max_file_bytes: int
     stored_at_once: asyncio.Semaphore  #: uploads whose whole files are in memory, to be stored
 
@@ -118,6 +120,7 @@ class Knowledge:
             folder=FolderSync(documents, StoredFiles(database), folder, max_file_bytes=max_file_bytes)
             if folder
             else None,
+            chat_files=ChatFiles(TOKENIZER),
             max_file_bytes=max_file_bytes,
             stored_at_once=asyncio.Semaphore(_STORED_AT_ONCE),
         )

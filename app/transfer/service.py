@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from app.domain.conversation_document import ConversationDocument, ResponseDocum
 from app.errors import TooLarge
 from app.store.chat.responses import Exchange, ResponseRecords
 from app.store.chat.transfer import ImportCounts, TransferRecords
+from app.store.db.rows import is_id
 from app.transfer.filenames import file_name
 from app.transfer.files import MIB, too_large
 from app.transfer.markdown import as_markdown
@@ -82,6 +83,16 @@ class Transfers:
             return Export(name, JSON_TYPE, as_document(_each(conversation)))
         return Export(name, MARKDOWN_TYPE, _each(as_markdown(conversation).encode()))
 
+    async def export_some(self, user_id: str, conversation_ids: Sequence[str], format: ExportFormat) -> Export:
+        """Some conversations, as :meth:`export_all`; those that are missing or another user's are left out.
+
+        Raises:
+            TooManyRequests: another export of the user's is running.
+        """
+        self._exporting.require_none(user_id)
+        chosen = [id for id in conversation_ids if is_id(id)]
+        return self._export(user_id, format, self.records.read_all(user_id, chosen))
+
     async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
         """Everything as one document, or the conversations as an archive of Markdown. Reads while it is downloaded.
 
@@ -91,9 +102,19 @@ class Transfers:
         self._exporting.require_none(user_id)
         total = await self.records.count(user_id)
         conversations = _followed(self.records.read_all(user_id), total, progress)
+        responses = _response_documents(self._responses.read_all(user_id))
+        return self._export(user_id, format, conversations, responses)
+
+    def _export(
+        self,
+        user_id: str,
+        format: ExportFormat,
+        conversations: AsyncIterator[ConversationDocument],
+        responses: AsyncIterator[ResponseDocument] | None = None,
+    ) -> Export:
+        """A file of many conversations; ``responses`` are in a document only."""
         now = datetime.now(UTC)
         if format == "json":
-            responses = _response_documents(self._responses.read_all(user_id))
             pieces = self._exporting.around(user_id, as_document(conversations, responses))
             return Export(file_name("Deskmate", now, "json"), JSON_TYPE, pieces)
         pieces = self._exporting.around(user_id, as_markdown_archive(conversations))

@@ -9,7 +9,7 @@ from typing import Any
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.ids import id_of_request, new_id
 from app.errors import Conflict
-from app.store.chat.turn_records import TurnRecords
+from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.turns.live import TurnRef
 
 Begin = Callable[[str], Coroutine[Any, Any, TurnRef]]
@@ -68,16 +68,19 @@ class IdempotentStarts:
     async def _find_started(self, user_id: str, turn_id: str) -> TurnRef | None:
         """The turn started by an earlier request with the same id, or None."""
         record = await self._records.find(user_id, turn_id)
-        if record is None:
-            return None
-        assert record.user_message_id is not None
-        return TurnRef(
-            turn_id=turn_id,
-            conversation_id=record.conversation_id,
-            user_message_id=record.user_message_id,
-            message_id=record.message_id,
-            omitted_messages=record.omitted_messages,
-            context_length=record.context_length,
-            model=record.model,
-            has_system_prompt=record.has_system_prompt,
-        )
+        return None if record is None else ref_of(record)
+
+
+def ref_of(record: TurnRecord) -> TurnRef:
+    """The ids of a turn as stored."""
+    assert record.user_message_id is not None
+    return TurnRef(
+        turn_id=record.turn_id,
+        conversation_id=record.conversation_id,
+        user_message_id=record.user_message_id,
+        message_id=record.message_id,
+        omitted_messages=record.omitted_messages,
+        context_length=record.context_length,
+        model=record.model,
+        has_system_prompt=record.has_system_prompt,
+    )

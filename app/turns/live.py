@@ -24,7 +24,7 @@ from app.turns.buffer import ReplyBuffer
 from app.turns.checkpoints import Checkpoints
 from app.turns.engine_errors import as_failed_reply
 from app.turns.events import TurnEnd, TurnProgress, TurnSnapshot
-from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of, stats_from
+from app.turns.measurements import TOOL_CALLS, ReplyMeasure, ending_of
 from app.turns.stored_replies import end_of
 from app.turns.tool_rounds import Breaks, ToolRounds
 from engine import Delta, Deltas, EngineError, FinishReason, PreparedPrompt, ToolCallDelta
@@ -83,6 +83,7 @@ class LiveTurn:
         tools: ToolRounds | None = None,
         sources: tuple[Passage, ...] = (),
         collections: tuple[str, ...] = (),
+        tokenize_seconds: float | None = None,
     ) -> None:
         """``partial_reply`` is the text so far of a reply that is resumed.
 
@@ -91,6 +92,7 @@ class LiveTurn:
             tools: what the reply needs to call tools; None if it is offered none.
             sources: the passages that the reply was given, which it may cite.
             collections: ids of the collections that were searched for them.
+            tokenize_seconds: how long it took to render and tokenize the prompt.
             checkpoint_seconds: see :class:`Checkpoints`.
             lease_seconds: likewise.
         """
@@ -117,13 +119,15 @@ class LiveTurn:
             checkpoint_seconds=checkpoint_seconds,
             lease_seconds=lease_seconds,
         )
-        self._measure = ReplyMeasure(prepared.num_prompt_tokens)
+        self._measure = ReplyMeasure(prepared.num_prompt_tokens, tokenize_seconds=tokenize_seconds)
         self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
         self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
         self._final_delta: Delta | None = None  # the delta that ended the reply
         self._stop_status: MessageStatus | None = None  # why it was ended early
         self._deleted = False  # in this process
         self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
+        self._starts_after: LiveTurn | None = None
+        self._has_read = asyncio.Event()  # the prompt is computed, or never will be
         self._saved_or_failed = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -156,6 +160,10 @@ class LiveTurn:
             self._generation.cancel()
         return self._task
 
+    def start_after(self, other: LiveTurn) -> None:
+        """Waits until the other's prompt is computed, so that this one, which begins alike, finds it cached."""
+        self._starts_after = other
+
     def stop(self, status: MessageStatus) -> None:
         """Ends the reply with the text so far. A second call, or one after the end, does nothing."""
         self._stop_status = self._stop_status or status
@@ -176,6 +184,8 @@ class LiveTurn:
     async def _generate(self) -> None:
         if any(use.status is ToolUseStatus.ALLOWED for use in self.buffer.tool_uses):  # the user has just decided
             await self._run_tools()
+        if self._starts_after is not None:
+            await self._starts_after._has_read.wait()
         while True:
             await self._engine.stream(self.prepared).forward_to(self._take)
             if not self._take_calls():
@@ -232,6 +242,8 @@ class LiveTurn:
 
     def _take(self, delta: Delta) -> None:
         self._measure.observe(delta)
+        if delta.token_ids or delta.text:
+            self._has_read.set()
         if delta.progress is not None:
             self.buffer.set_progress(TurnProgress(delta.progress.processed, delta.progress.total))
         self._token_ids += delta.token_ids
@@ -253,6 +265,7 @@ class LiveTurn:
         try:
             with self._notifications.watch(Channel.STOP_REQUESTED, self.ref.turn_id) as stop_requested:
                 await self._checkpoint_until_done(generation, stop_requested)
+                self._has_read.set()
                 outcome = self._outcome(generation)
                 if outcome.stats is not None and self._partial_reply_tokens:
                     total = outcome.stats.completion_tokens + self._partial_reply_tokens
@@ -266,6 +279,7 @@ class LiveTurn:
             if tokens is not None:
                 tokens.cancel()
             self.buffer.close(end or self._cut_off(NOT_SAVED))
+            self._has_read.set()
             self._saved_or_failed.set()
 
     async def _checkpoint_until_done(self, work: asyncio.Task[Any], stop_requested: asyncio.Event) -> None:
@@ -371,7 +385,7 @@ class LiveTurn:
             reason = TOOL_CALLS if self._is_waiting else ending_of(last, self.prepared.params.stop)
             # The engine's own timings are those of one round.
             own = last.timings if self._measure.is_first_round else None
-            stats = stats_from(own, reason) if own else self._measure.partial_stats(reason)
+            stats = self._measure.stats(own, reason) if own else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
         if failure is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 
+from app.domain.attached_files import first_file_name, without_files
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.knowledge import Passage
@@ -16,7 +19,7 @@ from app.domain.tool_use import ToolUse
 from app.domain.views import Reasoning, Role
 from app.errors import Conflict, ContextTooLong
 from app.settings import AppSettings
-from app.store.chat.turn_contexts import BUSY
+from app.store.chat.turn_contexts import BUSY, StoredReply, TurnContext
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
@@ -31,8 +34,9 @@ from app.turns.tool_offers import ToolOffers
 from app.turns.tool_rounds import ToolRounds
 from app.turns.turn_requests import TurnRequest
 from app.turns.written_replies import NOTHING_FOUND, WrittenReply, show_passages
-from engine import ChatEngine, ChatOptions, PreparedPrompt, SamplingParams, ToolChoiceMode
+from engine import ChatEngine, ChatOptions, PreparedPrompt, ReplyInspector, SamplingParams, ToolChoiceMode
 
+SEED_BITS = 31  # of a drawn seed: few enough to be read, and a number in every database and browser
 RESULTS_TOO_LONG = (
     "With what the tools returned, this conversation is longer than the model reads. Ask for less at a time, or start "
     "a new chat."
@@ -85,8 +89,9 @@ class LiveTurnFactory:
         if context.streaming:
             raise Conflict(BUSY)
         used = settings if settings is not None else context.settings
-        params = used.sampling_params()
+        params = self._seeded(used.sampling_params())
         partial_reply = turn_request.partial_reply
+        resumed = None if turn_request.is_branch else partial_reply
         conversation_id = turn_request.conversation_id
         sources = (
             partial_reply.sources
@@ -100,13 +105,14 @@ class LiveTurnFactory:
         options = replace(used.chat_options(), tools=offered.tools)
         prepare = partial(
             self._prompter.prepare,
-            await self._system_prompt(used),
+            await self.system_prompt(used),
             context,
             self._sources.prompt.with_sources(sources, turn_request.text) if is_by_model else turn_request.text,
             self._citing(params, sources, offered) if is_by_model else params,
             caller=caller_of(user_id, accounts=self._settings.accounts),
             shares_system_prompt=used.has_shared_system_prompt,
         )
+        began = perf_counter()
         prepared = await prepare(
             reply_message(partial_reply.text, partial_reply.token_ids, partial_reply.reasoning, turn_request.tool_uses)
             if partial_reply
@@ -114,13 +120,14 @@ class LiveTurnFactory:
             previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
             options=options,
         )
+        tokenize_seconds = perf_counter() - began if is_by_model else None
         if not is_by_model:
             prepared = replace(prepared, num_prompt_tokens=0)  # none is computed, and none counts towards a limit
         ref = TurnRef(
-            turn_id=partial_reply.turn_id if partial_reply else turn_id,
+            turn_id=resumed.turn_id if resumed else turn_id,
             conversation_id=conversation_id or new_id(),
             user_message_id=turn_request.message_id or new_id(),
-            message_id=partial_reply.message_id if partial_reply else new_id(),
+            message_id=resumed.message_id if resumed else new_id(),
             omitted_messages=prepared.num_omitted_messages,
             context_length=prepared.max_model_len,
             model=options.adapter or self._engine.info.name,
@@ -139,6 +146,7 @@ class LiveTurnFactory:
             tool_uses=turn_request.tool_uses,
             tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
             sources=sources,
+            tokenize_seconds=tokenize_seconds,
             collections=used.collections if sources or partial_reply is None else (),  # else it never searched
         )
         new = NewTurn(
@@ -146,22 +154,83 @@ class LiveTurnFactory:
             conversation_id=ref.conversation_id,
             user_message_id=ref.user_message_id,
             message_id=ref.message_id,
-            title=title_from(turn_request.text) if conversation_id is None else None,
+            title=_title_of(turn_request.text) if conversation_id is None else None,
             parent_id=context.parent_id,
             parent_is_tip=turn_request.follows_tip,
             text=turn_request.text if turn_request.message_id is None else None,
-            partial_reply=partial_reply,
+            partial_reply=resumed,
+            beginning=partial_reply.text if partial_reply and turn_request.is_branch else "",
+            edited=turn_request.edited,
             tool_uses=turn_request.tool_uses,
             decides=turn_request.decision is not None,
             newly_allowed=turn_request.newly_allowed,
             sources=sources,
             settings=used,
             save_settings=settings is not None,
+            seed=params.seed,
             model=ref.model or "",
             omitted_messages=prepared.num_omitted_messages,
             context_length=prepared.max_model_len,
         )
         return live, new
+
+    async def prepare_next(
+        self, user_id: str, used: ChatSettings, context: TurnContext, text: str, conversation_id: str | None = None
+    ) -> PreparedPrompt:
+        """Returns the prompt of a message that may be sent, without sources, which are searched then.
+
+        Raises:
+            AppError: the prompt cannot be made; see :meth:`Turns.start`.
+        """
+        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        return await self._prompter.prepare(
+            await self.system_prompt(used),
+            context,
+            text,
+            used.sampling_params(),
+            caller=caller_of(user_id, accounts=self._settings.accounts),
+            shares_system_prompt=used.has_shared_system_prompt,
+            previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
+            options=replace(used.chat_options(), tools=offered.tools),
+        )
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Most tokens that the sources of a reply may take."""
+        return self._sources.max_tokens
+
+    async def prepare_inspection(self, user_id: str, reply: StoredReply, *, with_reply: bool = True) -> PreparedPrompt:
+        """Returns the prompt of a stored reply again, with the reply at its end.
+
+        Args:
+            with_reply: false leaves the reply out.
+
+        Raises:
+            AppError: the prompt cannot be made; see :meth:`Turns.start`.
+        """
+        used, context = reply.settings, reply.user_message.context
+        offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        params = self._citing(used.sampling_params(), reply.sources, offered)
+        return await self._prompter.prepare(
+            await self.system_prompt(used),
+            context,
+            self._sources.prompt.with_sources(reply.sources, reply.user_message.text),
+            replace(params, max_tokens=max(1, params.min_tokens)),  # reserves no room, so that nothing more is left out
+            reply_message(reply.text, reply.token_ids, reply.reasoning, reply.tool_uses) if with_reply else None,
+            caller=caller_of(user_id, accounts=self._settings.accounts),
+            shares_system_prompt=used.has_shared_system_prompt,
+            options=replace(used.chat_options(), tools=offered.tools),
+            may_restore=False,
+        )
+
+    def _seeded(self, params: SamplingParams) -> SamplingParams:
+        """Draws a seed where none is given, so that it is known what each reply was written with.
+
+        Another server draws its own, and does not say which.
+        """
+        if params.seed is not None or not isinstance(self._engine, ReplyInspector):
+            return params
+        return replace(params, seed=secrets.randbits(SEED_BITS))
 
     def _streams(self, settings: ChatSettings, sources: tuple[Passage, ...], *, is_new: bool) -> ReplyStreams:
         """Returns what writes the reply: the model, unless it could only guess."""
@@ -211,11 +280,17 @@ class LiveTurnFactory:
             max_result_chars=min(MAX_RESULT_CHARS, self._engine.info.max_model_len),
         )
 
-    async def _system_prompt(self, settings: ChatSettings) -> str:
+    async def system_prompt(self, settings: ChatSettings) -> str:
+        """Returns the text of a chat's system prompt, empty if it has none."""
         if settings.system_prompt.strip() or settings.system_prompt_name is None:
             return clean_text(settings.system_prompt)
         name, given = settings.system_prompt_name, settings.system_prompt_variables
         return await self._templates.render(TemplateKind.PROMPT, name, given)
+
+
+def _title_of(message: str) -> str:
+    """The title of a chat that begins with this message: of its words, else of its first file's name."""
+    return title_from(without_files(message) or first_file_name(message))
 
 
 def reply_message(

@@ -21,7 +21,10 @@ class ReplyMeasure:
     in all of them, and the prompt of the last, which holds the others.
     """
 
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, *, tokenize_seconds: float | None = None) -> None:
+        """``tokenize_seconds``: how long it took to render and tokenize the prompt."""
+        self._tokenize_seconds = tokenize_seconds
+        self._delivery_seconds: float | None = None  # of the last tokens
         self._prompt_tokens = prompt_tokens
         self._started = time.monotonic()
         self._first_token_at = self._last_token_at = self._round_first_token_at = self._started
@@ -40,6 +43,8 @@ class ReplyMeasure:
                 self._round_first_token_at = self._last_token_at
             self._tokens += delta.num_tokens
             self._round_tokens += delta.num_tokens
+            if delta.sampled_at is not None:
+                self._delivery_seconds = max(0.0, self._last_token_at - delta.sampled_at)
         if delta.cached_prompt_tokens is not None:
             self._cached_prompt_tokens = delta.cached_prompt_tokens
 
@@ -66,8 +71,26 @@ class ReplyMeasure:
         seconds = self._last_token_at - self._round_first_token_at
         return self._gaps + self._round_tokens - 1, self._gap_seconds + seconds
 
+    def stats(self, timings: Timings, reason: str) -> ReplyStats:
+        """Statistics of a reply of one round, from the engine's own timings of it."""
+        return ReplyStats(
+            prompt_tokens=timings.prompt_tokens,
+            cached_prompt_tokens=timings.cached_prompt_tokens,
+            completion_tokens=timings.completion_tokens,
+            ttft_ms=1000 * timings.time_to_first_token_seconds,
+            itl_ms=1000 * timings.inter_token_latency_seconds,
+            tokens_per_second=timings.tokens_per_second,
+            finish_reason=reason,
+            tokenize_ms=_milliseconds(self._tokenize_seconds),
+            queue_ms=_milliseconds(timings.queue_seconds),
+            decode_ms=1000 * max(0.0, timings.total_seconds - timings.time_to_first_token_seconds),
+            delivery_ms=_milliseconds(self._delivery_seconds),
+            draft_tokens=timings.draft_tokens,
+            accepted_draft_tokens=timings.accepted_draft_tokens,
+        )
+
     def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
-        """Statistics of a reply that did not finish."""
+        """Statistics of a reply that did not finish, or had several rounds: some of its phases are unknown."""
         gaps, seconds = self._gaps_so_far()
         gap = seconds / gaps if gaps else 0.0
         return ReplyStats(
@@ -78,6 +101,9 @@ class ReplyMeasure:
             itl_ms=1000 * gap,
             tokens_per_second=1 / gap if gap > 0 else 0.0,
             finish_reason=str(reason),
+            tokenize_ms=_milliseconds(self._tokenize_seconds) if self.is_first_round else None,
+            decode_ms=1000 * (self._last_token_at - self._first_token_at) if self.is_first_round else None,
+            delivery_ms=_milliseconds(self._delivery_seconds),
         )
 
 
@@ -92,14 +118,5 @@ def ending_of(delta: Delta, stop: Sequence[str]) -> str:
     return STOP_STRING if by_string else str(delta.finish_reason)
 
 
-def stats_from(timings: Timings, reason: str) -> ReplyStats:
-    """Statistics from the engine's own timings."""
-    return ReplyStats(
-        prompt_tokens=timings.prompt_tokens,
-        cached_prompt_tokens=timings.cached_prompt_tokens,
-        completion_tokens=timings.completion_tokens,
-        ttft_ms=1000 * timings.time_to_first_token_seconds,
-        itl_ms=1000 * timings.inter_token_latency_seconds,
-        tokens_per_second=timings.tokens_per_second,
-        finish_reason=reason,
-    )
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

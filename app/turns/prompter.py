@@ -47,6 +47,7 @@ class Prompter:
         shares_system_prompt: bool = False,
         previous: PreparedPrompt | None = None,
         options: ChatOptions | None = None,
+        may_restore: bool = True,
     ) -> PreparedPrompt:
         """Prepares the prompt for a reply to ``text`` after ``context``, or for the rest of ``partial_reply``.
 
@@ -55,6 +56,7 @@ class Prompter:
             previous: a prompt of the conversation's, which this one may continue.
             options: the tools it is offered, the adapter, and how the model thinks. That is without effect where it
                 cannot think: settings outlive the model.
+            may_restore: messages that were left out before may be in it again, if there is room.
 
         Raises:
             ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
@@ -77,7 +79,7 @@ class Prompter:
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.
             same = context.context_length == self._engine.info.max_model_len
-            truncation = Truncation(context.omitted_messages if same else 0)
+            truncation = Truncation(context.omitted_messages if same else 0, may_restore=may_restore)
         try:
             return await self._engine.prepare(
                 messages, params, caller=caller, truncation=truncation, previous=previous, options=options

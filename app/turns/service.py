@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 
-from app.concurrency.timeouts import wait_with_timeout
 from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
 from app.domain.views import MessageStatus, Role
-from app.errors import Conflict, EngineUnavailable
+from app.errors import EngineUnavailable
 from app.settings import AppSettings
-from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
-from app.store.chat.turn_records import TurnRecords
+from app.store.chat.turn_contexts import TurnContext, TurnContexts
+from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
 from app.templates.files import read_sources_prompt
 from app.turns.admission import Admission, UnlimitedAdmission
+from app.turns.context_use import ContextUse
+from app.turns.engine_requests import EngineRequests
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
-from app.turns.idempotency import IdempotentStarts
+from app.turns.idempotency import IdempotentStarts, ref_of
+from app.turns.lens import Lens
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.live_turn_factory import LiveTurnFactory, reply_message
+from app.turns.live_turns import LAST_WRITE_SECONDS, LiveTurns
 from app.turns.readers import ChangeCallback, PrefetchingReader, TurnReader
 from app.turns.recent_contexts import RecentContexts
 from app.turns.sources import Sources
@@ -34,10 +37,6 @@ from app.turns.turn_requests import ToolDecision, TurnRequest, TurnRequests
 from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
-
-_log = logging.getLogger(__name__)
-
-LAST_WRITE_SECONDS = 5.0  # for last writes on shutdown
 
 
 class Turns:
@@ -88,9 +87,11 @@ class Turns:
             tool_offers,
             sources or Sources(None, engine, settings, read_sources_prompt()),
         )
-        self._live: dict[str, LiveTurn] = {}
-        self._writing: Counter[str] = Counter()  # running replies by user id
-        self._tasks: set[asyncio.Task[None]] = set()
+        requests = EngineRequests(engine, self._admission, accounts=settings.accounts)
+        self.lens = Lens(contexts, self._factory, requests)
+        self.context = ContextUse(contexts, self._factory, engine, settings.max_message_chars)
+        self._live = LiveTurns()
+        self._comparisons: dict[str, tuple[TurnRef, ...]] = {}  # those being written, by the id of their first turn
         self._closing = False
 
     async def start(
@@ -192,6 +193,113 @@ class Turns:
             user_id, request_id, settings, lambda: self._turn_requests.regenerate(user_id, message_id), collections
         )
 
+    async def branch_at(
+        self,
+        user_id: str,
+        message_id: str,
+        *,
+        index: int,
+        token_id: int,
+        settings: ChatSettings | None = None,
+        request_id: str | None = None,
+    ) -> TurnRef:
+        """Starts another reply, a sibling of this one: its tokens before ``index``, then ``token_id``, then the rest.
+
+        Otherwise as :meth:`start`.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also if there are no such tokens, or the reply cannot branch there.
+            NotSupported: the engine does not report the tokens of replies.
+        """
+
+        return await self._start(
+            user_id, request_id, settings, lambda: self.lens.branch(user_id, message_id, index, token_id)
+        )
+
+    async def rewrite(
+        self,
+        user_id: str,
+        message_id: str,
+        *,
+        text: str,
+        settings: ChatSettings | None = None,
+        request_id: str | None = None,
+    ) -> TurnRef:
+        """Starts another version of a reply that begins with the user's text; the model goes on from its end.
+
+        Otherwise as :meth:`start`.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also if the message is no reply, or has calls of tools.
+        """
+
+        return await self._start(
+            user_id, request_id, settings, lambda: self._turn_requests.rewrite(user_id, message_id, text)
+        )
+
+    async def resume_as_version(
+        self, user_id: str, message_id: str, *, settings: ChatSettings | None = None, request_id: str | None = None
+    ) -> TurnRef:
+        """As :meth:`resume`, but the reply stays, with what follows it: the longer one is another version.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also if it cannot be resumed.
+        """
+
+        return await self._start(
+            user_id, request_id, settings, lambda: self._turn_requests.resume_as_version(user_id, message_id)
+        )
+
+    async def compare(
+        self,
+        user_id: str,
+        variants: Sequence[ChatSettings],
+        *,
+        text: str,
+        conversation_id: str | None = None,
+        tip_id: str | None = None,
+        settings: ChatSettings | None = None,
+        request_id: str | None = None,
+    ) -> tuple[TurnRef, ...]:
+        """Saves a message and starts a reply to it for each of the variants. All are versions; the first is shown.
+
+        Otherwise as :meth:`start`.
+
+        Args:
+            variants: the settings of the replies, which are not saved on the conversation.
+
+        Raises:
+            TooManyRequests: as :meth:`start`, if there is no room for all of them.
+        """
+        return await self._compare(
+            user_id,
+            variants,
+            request_id,
+            settings,
+            lambda: self._turn_requests.new(user_id, text, conversation_id, None, tip_id),
+        )
+
+    async def compare_again(
+        self,
+        user_id: str,
+        message_id: str,
+        variants: Sequence[ChatSettings],
+        *,
+        settings: ChatSettings | None = None,
+        request_id: str | None = None,
+    ) -> tuple[TurnRef, ...]:
+        """As :meth:`compare`, for a message that exists already, or the one that this is a reply to.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+        return await self._compare(
+            user_id, variants, request_id, settings, lambda: self._turn_requests.regenerate(user_id, message_id)
+        )
+
     async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
         """Resumes a reply that was stopped, interrupted, or reached its maximum length. Keeps its turn.
 
@@ -230,7 +338,7 @@ class Turns:
         Raises:
             NotFound: on the first ``anext``, if the turn is missing or another user's.
         """
-        live = self._live_of(user_id, turn_id)
+        live = self._live.find(user_id, turn_id)
         if live is not None:
             events = live.buffer.follow(offset, reasoning_offset)
         else:
@@ -242,7 +350,7 @@ class Turns:
         self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback, reasoning_offset: int = 0
     ) -> TurnReader:
         """As :meth:`events`, for a caller that reads many replies at once: it takes whenever ``changed`` is called."""
-        live = self._live_of(user_id, turn_id)
+        live = self._live.find(user_id, turn_id)
         if live is not None:
             return live.buffer.reader(offset, changed, reasoning_offset)
         return PrefetchingReader(self._stored.events(user_id, turn_id, offset, reasoning_offset), changed)
@@ -253,16 +361,16 @@ class Turns:
         Raises:
             NotFound: it is missing or another user's.
         """
-        live = self._live_of(user_id, turn_id)
+        live = self._live.find(user_id, turn_id)
         return live.snapshot() if live is not None else await self._stored.snapshot(user_id, turn_id)
 
     def running_turn_ids(self) -> list[str]:
         """The ids of the turns that this process is writing."""
-        return list(self._live)
+        return list(self._live.by_id)
 
     def count_running(self, user_id: str) -> int:
         """How many of the user's replies this process is writing."""
-        return self._writing[user_id]
+        return self._live.count(user_id)
 
     async def stop(self, user_id: str, turn_id: str) -> None:
         """Stops the reply and keeps its text so far. A second stop, or one after the end, is no error.
@@ -275,7 +383,7 @@ class Turns:
             EngineUnavailable: another process is writing it and has not answered for some seconds; the stop request
                 stays.
         """
-        live = self._live_of(user_id, turn_id)
+        live = self._live.find(user_id, turn_id)
         if live is None:
             await self._stored.stop(user_id, turn_id)
             return
@@ -291,8 +399,18 @@ class Turns:
         # Delete the rows first: if that fails, the reply is unharmed.
         await self._records.delete_conversation(user_id, conversation_id)
         self._recent.forget(user_id, conversation_id)
-        for live in self._live_in(conversation_id):
+        for live in self._live.within({conversation_id}):
             live.discard()
+            await live.wait_until_saved()
+
+    async def leave_conversations(self, user_id: str, conversation_ids: Collection[str]) -> None:
+        """Stops the replies in conversations that were deleted, and keeps their text so far: they may be restored."""
+        for conversation_id in conversation_ids:
+            self._recent.forget(user_id, conversation_id)
+        left = self._live.within(conversation_ids)
+        for live in left:
+            live.stop(MessageStatus.STOPPED)
+        for live in left:
             await live.wait_until_saved()
 
     async def close(self) -> None:
@@ -302,16 +420,7 @@ class Turns:
             await self._titles.close()
         # A start in flight needs the task that ends its turn.
         await self._idempotent_starts.wait_for_pending(LAST_WRITE_SECONDS)
-        if self._tasks:
-            await wait_with_timeout(self._settings.shutdown_seconds, self._tasks)
-        for live in self._live.values():
-            live.stop(MessageStatus.INTERRUPTED)
-        if self._tasks:
-            await wait_with_timeout(LAST_WRITE_SECONDS, self._tasks)
-        for task in self._tasks:
-            _log.error("%s could not be saved before the shutdown", task.get_name())
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._live.close(self._settings.shutdown_seconds)
 
     async def _start(
         self,
@@ -324,15 +433,20 @@ class Turns:
         look_first: bool = True,
     ) -> TurnRef:
         async def begin(turn_id: str) -> TurnRef:
-            if self._closing:
-                raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-            turn_request = await resolve_request()
-            if self._storage is not None:
-                await self._storage.check(user_id, turn_request.conversation_id)
+            turn_request = await self._resolve(user_id, resolve_request)
             async with self._admission.admit(user_id):
                 return await self._begin(user_id, turn_id, settings, turn_request, collections)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
+
+    async def _resolve(self, user_id: str, resolve_request: Callable[[], Awaitable[TurnRequest]]) -> TurnRequest:
+        """The request, if there is room in the storage for what it begins."""
+        if self._closing:
+            raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
+        turn_request = await resolve_request()
+        if self._storage is not None:
+            await self._storage.check(user_id, turn_request.conversation_id)
+        return turn_request
 
     async def _begin(
         self,
@@ -346,33 +460,80 @@ class Turns:
             settings = settings or turn_request.context.settings
             settings = settings.model_copy(update={"collections": tuple(collections)})
         live, new = await self._factory.make(user_id, turn_id, settings, turn_request)
-        ref = live.ref
-        if ref.turn_id in self._live:
-            raise Conflict(BUSY)
-        self._recent.forget(user_id, ref.conversation_id)
-        # Registered before it is written: a reader that sees the turn in the database finds it here.
-        self._live[ref.turn_id] = live
-        self._writing[user_id] += 1
-        try:
-            await (self._records.resume(user_id, new) if new.partial_reply else self._records.begin(user_id, new))
-        except BaseException:
-            self._forget(live)
-            raise
-        task = live.launch()
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended(live, task))
-        if new.partial_reply is None:
+        begin = self._records.resume if new.partial_reply else self._records.begin
+        await self._write([live], lambda: begin(user_id, new))
+        self._launch(live, new, turn_request)
+        return live.ref
+
+    async def _compare(
+        self,
+        user_id: str,
+        variants: Sequence[ChatSettings],
+        request_id: str | None,
+        settings: ChatSettings | None,
+        resolve_request: Callable[[], Awaitable[TurnRequest]],
+    ) -> tuple[TurnRef, ...]:
+        async def begin(turn_id: str) -> TurnRef:
+            turn_request = await self._resolve(user_id, resolve_request)
+            async with self._admission.admit(user_id, len(variants), is_comparison=True):
+                return await self._begin_comparison(user_id, turn_id, variants, settings, turn_request)
+
+        first = await self._idempotent_starts.start_once(user_id, request_id, begin)
+        columns = self._comparisons.get(first.turn_id)
+        if columns is not None:
+            return columns
+        # A repeated request, after the replies have ended.
+        return tuple(map(ref_of, await self._records.find_comparison(user_id, first.turn_id))) or (first,)
+
+    async def _begin_comparison(
+        self,
+        user_id: str,
+        comparison_id: str,
+        variants: Sequence[ChatSettings],
+        settings: ChatSettings | None,
+        turn_request: TurnRequest,
+    ) -> TurnRef:
+        started: list[tuple[LiveTurn, NewTurn, TurnRequest]] = []
+        for column, variant in enumerate(variants):
+            live, new = await self._factory.make(user_id, new_id() if column else comparison_id, variant, turn_request)
+            new = replace(
+                new,
+                save_settings=settings is not None,
+                conversation_settings=settings,
+                comparison_id=comparison_id,
+                comparison_column=column,
+            )
+            first = started[0][0] if started else live
+            if column and live.prepared.messages == first.prepared.messages:
+                live.start_after(first)
+            started.append((live, new, turn_request))
+            ref = live.ref
+            turn_request = replace(turn_request, conversation_id=ref.conversation_id, message_id=ref.user_message_id)
+        lives = [live for live, _, _ in started]
+        await self._write(lives, lambda: self._records.begin_comparison(user_id, [new for _, new, _ in started]))
+        refs = tuple(live.ref for live in lives)
+        self._comparisons[comparison_id] = refs
+        for live, new, request in started:
+            self._launch(live, new, request).add_done_callback(lambda _: self._comparisons.pop(comparison_id, None))
+        return refs[0]
+
+    async def _write(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[None]]) -> None:
+        """Writes the beginning of turns of one conversation and user."""
+
+        async def forget_and_write() -> None:
+            self._recent.forget(lives[0].user_id, lives[0].ref.conversation_id)
+            await write()
+
+        await self._live.begin(lives, forget_and_write)
+
+    def _launch(self, live: LiveTurn, new: NewTurn, turn_request: TurnRequest) -> asyncio.Task[None]:
+        task = self._live.launch(live)
+        task.add_done_callback(lambda _: self._admission.record_tokens(live.user_id, live.tokens))
+        if new.partial_reply is None and new.comparison_column == 0:  # of a comparison, the one that is shown
             task.add_done_callback(lambda _: self._remember(live, turn_request, new.settings))
         if new.title is not None:
             task.add_done_callback(lambda _: self._generate_title(live, turn_request.text))
-        return ref
-
-    def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._forget(live)
-        self._admission.record_tokens(live.user_id, live.tokens)
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            _log.error("%s failed", task.get_name(), exc_info=failure)
+        return task
 
     def _remember(self, live: LiveTurn, turn_request: TurnRequest, settings: ChatSettings) -> None:
         """Caches what the conversation's next message starts from."""
@@ -391,21 +552,8 @@ class Turns:
         )
         self._recent.keep(live.user_id, live.ref.conversation_id, after, live.prepared)
 
-    def _forget(self, live: LiveTurn) -> None:
-        del self._live[live.ref.turn_id]
-        self._writing[live.user_id] -= 1
-        if not self._writing[live.user_id]:
-            del self._writing[live.user_id]
-
     def _generate_title(self, live: LiveTurn, message: str) -> None:
         end = live.buffer.end
         complete = isinstance(end, TurnEnd) and end.status is MessageStatus.COMPLETE
         if self._titles is not None and not self._closing and complete and live.buffer.text.strip():
             self._titles.generate(live.user_id, live.ref.conversation_id, message, live.buffer.text)
-
-    def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
-        live = self._live.get(turn_id)
-        return live if live is not None and live.user_id == user_id else None
-
-    def _live_in(self, conversation_id: str) -> list[LiveTurn]:
-        return [live for live in self._live.values() if live.ref.conversation_id == conversation_id]

@@ -22,7 +22,7 @@ _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context:
 NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
 GONE = (
     "A collection that this chat uses as a source was deleted, or you may no longer use it. Remove it below the "
-    "message box, or untick it under Sources, then send the message again."
+    "message box, or untick it under Sources, then try again."
 )
 
 
@@ -85,7 +85,7 @@ class Sources:
         if self.retriever is None:
             raise NotFound(NO_DOCUMENTS)
         found = await self._search(self.retriever, user_id, collections, text, turns)
-        budget = min(self._settings.knowledge_tokens, self._engine.info.max_model_len // _MAX_CONTEXT_SHARE)
+        budget = self.max_tokens
         sources: list[Passage] = []
         for passage in found:
             budget -= await count_tokens(self._engine, show_source(len(sources) + 1, passage))
@@ -124,6 +124,11 @@ class Sources:
                 query[:MAX_QUERY_CHARS], found, count=self._settings.knowledge_rerank, caller=caller
             )
         return found[:count]
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that the sources of a reply may take."""
+        return min(self._settings.knowledge_tokens, self._engine.info.max_model_len // _MAX_CONTEXT_SHARE)
 
     @property
     def is_model_too_small(self) -> bool:

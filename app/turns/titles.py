@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from app.domain.attached_files import without_files
+from app.domain.pasted_mail import find_subject
 from app.domain.text import as_title
 from app.errors import AppError
 from app.store.chat.conversations import Conversations
@@ -44,7 +46,12 @@ class Titles:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
-        """Generates a title for the conversation that begins with these, in the background. It may fail silently."""
+        """Generates a title for the conversation that begins with these, in the background. It may fail silently.
+
+        A pasted mail has its subject for a title already, which its writer chose.
+        """
+        if find_subject(without_files(message)) is not None:
+            return
         task = asyncio.create_task(
             self._generate(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
         )

@@ -8,7 +8,7 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
 from app.domain.tool_use import ToolUse, ToolUseStatus, apply_decision, fail_running
 from app.errors import Conflict, InvalidInput
-from app.store.chat.turn_contexts import MOVED_ON, PartialReply, TurnContext, TurnContexts
+from app.store.chat.turn_contexts import MOVED_ON, PartialReply, StoredReply, TurnContext, TurnContexts
 from app.turns.recent_contexts import RecentContexts
 
 
@@ -29,7 +29,9 @@ class TurnRequest:
     conversation_id: str | None  #: None creates one
     context: TurnContext
     message_id: str | None = None  #: of a message that exists already
-    partial_reply: PartialReply | None = None  #: the reply to resume
+    partial_reply: PartialReply | None = None  #: the reply to resume, or the beginning of a new one
+    is_branch: bool = False  #: ``partial_reply`` begins a new reply, a sibling of the existing ones
+    edited: bool = False  #: the user has written that beginning
     tool_uses: tuple[ToolUse, ...] = ()  #: the calls in the reply to resume, with the user's decision
     decision: ToolDecision | None = None  #: that decision; None if there was nothing to decide
     follows_tip: bool = False  #: raise Conflict if the conversation moves on before the write
@@ -111,6 +113,21 @@ class TurnRequests:
         partial_reply = await self._contexts.get_partial_reply(user_id, message_id)
         return _resumed(partial_reply, fail_running(partial_reply.tool_uses))
 
+    async def rewrite(self, user_id: str, message_id: str, text: str) -> TurnRequest:
+        """Another version of a reply that begins with the user's text; the model goes on from its end."""
+        text = self._checked(text)
+        reply = await self._contexts.get_reply(user_id, message_id)
+        if reply.tool_uses:
+            raise InvalidInput("A reply with calls of tools cannot be edited. Ask for another reply instead.")
+        return branched(reply, text, (), edited=True)
+
+    async def resume_as_version(self, user_id: str, message_id: str) -> TurnRequest:
+        """Another version of a reply that was cut short, which begins with all of it; messages may follow the reply."""
+        reply = await self._contexts.get_reply(user_id, message_id, resumes=True)
+        if reply.tool_uses or not reply.text.strip():
+            raise InvalidInput("Only a reply with text, and without calls of tools, can go on as another version.")
+        return branched(reply, reply.text, reply.token_ids, num_tokens=reply.num_tokens)
+
     async def decide(self, user_id: str, message_id: str, decision: ToolDecision) -> TurnRequest:
         """The rest of a reply whose calls of tools have waited for the user's decision."""
         partial_reply = await self._contexts.get_partial_reply(user_id, message_id, decides=True)
@@ -127,13 +144,46 @@ class TurnRequests:
         text = clean_text(text)
         if not text.strip():
             raise InvalidInput("The message is empty. Write something first.")
-        limit = self._max_chars
-        if len(text) > limit:
-            raise InvalidInput(
-                f"This message is {len(text):,} characters long; at most {limit:,} are accepted. "
-                "Shorten it, or send it in parts."
-            )
+        check_length(text, self._max_chars)
         return text
+
+
+def check_length(text: str, max_chars: int) -> None:
+    """Raises InvalidInput if a message is longer than it may be."""
+    if len(text) > max_chars:
+        raise InvalidInput(
+            f"This message is {len(text):,} characters long; at most {max_chars:,} are accepted. "
+            "Shorten it, or send it in parts."
+        )
+
+
+def branched(
+    reply: StoredReply, text: str, token_ids: tuple[int, ...], *, num_tokens: int | None = None, edited: bool = False
+) -> TurnRequest:
+    """A new version of a reply that begins with ``text``.
+
+    Args:
+        num_tokens: of the text, that the model has written; None: all of ``token_ids``.
+    """
+    message = reply.user_message
+    beginning = PartialReply(
+        turn_id="",
+        message_id="",
+        user_message=message,
+        text=text,
+        token_ids=token_ids,
+        num_tokens=len(token_ids) if num_tokens is None else num_tokens,
+        sources=reply.sources,
+    )
+    return TurnRequest(
+        text=message.text,
+        conversation_id=message.conversation_id,
+        context=message.context,
+        message_id=message.id,
+        partial_reply=beginning,
+        is_branch=True,
+        edited=edited,
+    )
 
 
 def _resumed(

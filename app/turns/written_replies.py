@@ -23,7 +23,12 @@ _NUMBER = re.compile(r"\[(?=\^?\d)")
 
 def show_passages(sources: Sequence[Passage]) -> str:
     """Returns the passages as a reply in Markdown, each with its citation."""
-    parts = [PASSAGES_FOUND]
+    return passages_as_text(PASSAGES_FOUND, sources)
+
+
+def passages_as_text(introduction: str, sources: Sequence[Passage]) -> str:
+    """Returns the passages in Markdown below a sentence that says what they are, each with its citation."""
+    parts = [introduction]
     for number, source in enumerate(sources, start=1):
         heading = _MARKUP.sub(r"\\\1", one_line(source.place))
         parts.append(f"**{heading}** [{number}]")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from app.api.deps import AccountsDep, Caller, ServicesDep, UserId, VisitorDep
+from app.api.deps import AccountsDep, Caller, Origin, ServicesDep, UserId, VisitorDep
 from app.api.request_model import RequestModel
+from app.auth.accounts import AccountService
+from app.auth.identity import Identity
 from app.domain.accounts import MAX_PASSWORD_CHARS, KeyView, Scope, SessionView, checked_display_name
 from app.domain.roles import UserRole
+from app.services.container import Services
 
 router = APIRouter(prefix="/api/account", tags=["account"])
 
@@ -126,6 +130,19 @@ async def change_account(change: AccountChange, user_id: UserId, accounts: Accou
     await accounts.records.rename(user_id, checked_display_name(change.display_name, account.name))
 
 
+@dataclass(frozen=True, slots=True)
+class SignInOptions:
+    """The ways to sign in beside a password."""
+
+    provider: str | None  #: name of the sign-in provider; None without one
+
+
+@router.get("/sign-in")
+async def get_sign_in_options(services: ServicesDep) -> SignInOptions:
+    """Returns the name of the sign-in provider, for the sign-in page's button."""
+    return SignInOptions(services.oidc.name if services.oidc is not None else None)
+
+
 @router.post("/sign-in", status_code=204)
 async def sign_in(credentials: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Response:
     """Starts a session; the response sets its cookie."""
@@ -135,21 +152,43 @@ async def sign_in(credentials: SignIn, accounts: AccountsDep, visitor: VisitorDe
     return response
 
 
-@router.post("/sign-out", status_code=204)
-async def sign_out(caller: Caller, accounts: AccountsDep) -> Response:
-    """Ends the current session."""
+@dataclass(frozen=True, slots=True)
+class SignedOut:
+    """What is left to do after signing out here."""
+
+    sign_out_at: str  #: the provider's address that ends the session there; the browser opens it
+
+
+_ALSO_AT_THE_PROVIDER: dict[int | str, dict[str, Any]] = {
+    200: {"model": SignedOut, "description": "The session began at a provider: sign out there, too."}
+}
+
+
+@router.post("/sign-out", status_code=204, responses=_ALSO_AT_THE_PROVIDER)
+async def sign_out(caller: Caller, services: ServicesDep, accounts: AccountsDep, origin: Origin) -> Response:
+    """Ends the current session. A session that began at a provider gets the address that ends it there, too."""
+    address = await _sign_out_address(caller, services, origin)
     if caller.session_id is not None:
         await accounts.sign_out(caller.user_id, caller.session_id)
-    response = Response(status_code=204)
-    accounts.cookie.clear(response)
-    return response
+    return _signed_out(accounts, address)
 
 
-@router.post("/sign-out-everywhere", status_code=204)
-async def sign_out_everywhere(user_id: UserId, accounts: AccountsDep) -> Response:
+@router.post("/sign-out-everywhere", status_code=204, responses=_ALSO_AT_THE_PROVIDER)
+async def sign_out_everywhere(caller: Caller, services: ServicesDep, accounts: AccountsDep, origin: Origin) -> Response:
     """Ends all of the caller's sessions, including the current one."""
-    await accounts.sign_out_everywhere(user_id)
-    response = Response(status_code=204)
+    address = await _sign_out_address(caller, services, origin)
+    await accounts.sign_out_everywhere(caller.user_id)
+    return _signed_out(accounts, address)
+
+
+async def _sign_out_address(caller: Identity, services: Services, origin: str) -> str | None:
+    if services.oidc is None or caller.session_id is None:
+        return None
+    return await services.oidc.sign_out_address(caller.user_id, caller.session_id, f"{origin}/sign-in")
+
+
+def _signed_out(accounts: AccountService, address: str | None) -> Response:
+    response = Response(status_code=204) if address is None else JSONResponse({"sign_out_at": address})
     accounts.cookie.clear(response)
     return response
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from app.api.deps import AccountsDep, Origin, UserId
+from app.api.account.oidc import OidcDep
+from app.api.deps import AccountsDep, Origin, ServicesDep, UserId
 from app.api.request_model import RequestModel
 from app.domain.accounts import AccountView, LinkView, SessionView
 from app.domain.roles import UserRole
+from app.store.accounts.identities import LinkedIdentity
 
 router = APIRouter(prefix="/api/people", tags=["people"])
 
@@ -31,6 +34,22 @@ class PersonChange(RequestModel):
     disabled: bool | None = Field(None, description="True disables the account at once; false enables it again.")
 
 
+class IdentityLink(RequestModel):
+    """The provider's user who is to sign in to an account."""
+
+    subject: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")
+    ] = Field(description="The provider's id of the user: the claim sub of their ID token.")
+
+
+@dataclass(frozen=True, slots=True)
+class PersonIdentity:
+    """An account's identity at the sign-in provider."""
+
+    provider: str  #: its name
+    identity: LinkedIdentity | None
+
+
 @dataclass(frozen=True, slots=True)
 class PeopleView:
     """All accounts, and the open invitations."""
@@ -38,6 +57,7 @@ class PeopleView:
     people: list[AccountView]
     invitations: list[LinkView]
     local_conversations: int  #: from before there were accounts
+    provider: str | None  #: the name of the sign-in provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +83,13 @@ class TransferredConversations:
 
 
 @router.get("")
-async def list_people(accounts: AccountsDep) -> PeopleView:
+async def list_people(accounts: AccountsDep, services: ServicesDep) -> PeopleView:
     """Lists the accounts and open invitations, and counts the conversations from before there were accounts."""
     return PeopleView(
         list(await accounts.records.list()),
         list(await accounts.invitations.open()),
         await accounts.invitations.local_conversations(),
+        services.oidc.name if services.oidc is not None else None,
     )
 
 
@@ -104,6 +125,30 @@ async def change_person(user_id: str, change: PersonChange, actor_id: UserId, ac
 async def make_reset_link(user_id: str, actor_id: UserId, accounts: AccountsDep, origin: Origin) -> CreatedLink:
     """Creates a link with which a user sets a new password. It works once, within a day."""
     return CreatedLink(f"{origin}/invitation/{await accounts.reset_token(user_id, actor_id=actor_id)}")
+
+
+@router.get("/{user_id}/identity")
+async def get_identity(user_id: str, accounts: AccountsDep, oidc: OidcDep) -> PersonIdentity:
+    """Returns which user of the sign-in provider signs in to an account."""
+    person = await accounts.records.get(user_id)
+    return PersonIdentity(oidc.name, await oidc.identities.of(person.id, oidc.issuer))
+
+
+@router.put("/{user_id}/identity", status_code=204)
+async def link_identity(
+    user_id: str, link: IdentityLink, actor_id: UserId, accounts: AccountsDep, oidc: OidcDep
+) -> None:
+    """Lets a user of the sign-in provider sign in to an account."""
+    person = await accounts.records.get(user_id)
+    await oidc.identities.connect(person.id, oidc.issuer, link.subject, link.subject[:200], actor_id=actor_id)
+
+
+@router.delete("/{user_id}/identity", status_code=204)
+async def unlink_identity(user_id: str, actor_id: UserId, accounts: AccountsDep, oidc: OidcDep) -> None:
+    """Lets the provider's user no longer sign in to an account, and ends the sessions that began there."""
+    person = await accounts.records.get(user_id)
+    await oidc.identities.disconnect(person.id, oidc.issuer, actor_id=actor_id)
+    accounts.changed()
 
 
 @router.get("/{user_id}/sessions")

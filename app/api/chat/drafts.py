@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict
 
@@ -37,6 +38,10 @@ class DraftToWrite(RequestModel):
         "cite, `text`, and at the end `end` with the whole draft, or `error`. Disconnecting stops it.",
     )
 
+    def as_request(self) -> DraftRequest:
+        """The same, for the writer of drafts."""
+        return DraftRequest(text=self.text, notes=self.notes, draft=self.draft, change=self.change)
+
 
 class DraftInUse(RequestModel):
     """What a user made of a draft."""
@@ -59,8 +64,16 @@ async def write_draft(
     settings = await chats.conversations.settings_of(user_id, conversation_id)
     if wanted.collections is not None:
         settings = settings.model_copy(update={"collections": tuple(wanted.collections)})
-    source = DraftRequest(text=wanted.text, notes=wanted.notes, draft=wanted.draft, change=wanted.change)
-    events = chats.drafts.write(user_id, conversation_id, settings, source)
+    source = wanted.as_request()
+    return await draft_response(
+        chats.drafts.write(user_id, conversation_id, settings, source), wanted, request, closing
+    )
+
+
+async def draft_response(
+    events: AsyncGenerator[DraftEvent], wanted: DraftToWrite, request: Request, closing: asyncio.Event
+) -> Response:
+    """The draft that ``events`` write, or the events themselves, as ``wanted`` says."""
     streaming = False
     try:
         # What is refused is refused before the first event: waiting for it here gives it its own status.

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from app.api.chat.conversations import ChosenConversations
 from app.api.deps import ServicesDep, UserId
 from app.errors import InvalidInput, StorageUnavailable, TooLarge
 from app.store.chat.transfer import ImportCounts
@@ -16,6 +17,13 @@ from app.transfer.filenames import attachment
 from app.transfer.service import Export, ExportFormat
 
 router = APIRouter(prefix="/api", tags=["transfer"])
+
+
+class ChosenExport(ChosenConversations):
+    """Some of the caller's conversations, and the form of their file."""
+
+    format: ExportFormat = "json"
+
 
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 
@@ -34,6 +42,12 @@ async def export_conversations(
 ) -> StreamingResponse:
     """Exports every conversation: as one ``json`` document, or as an archive with a ``markdown`` file for each."""
     return _download(await services.transfers.export_all(user_id, format))
+
+
+@router.post("/export", response_class=StreamingResponse)
+async def export_chosen(chosen: ChosenExport, user_id: UserId, services: ServicesDep) -> StreamingResponse:
+    """Exports some conversations, as ``GET /api/export`` does all of them. Those that are missing are left out."""
+    return _download(await services.transfers.export_some(user_id, chosen.ids, chosen.format))
 
 
 @router.post("/import", openapi_extra={"requestBody": {"content": {"application/octet-stream": _FILE}}})

@@ -1,12 +1,14 @@
-"""Desk API for admins and viewers: usage, review, templates, tool servers, audit log, erasure of data."""
+"""Desk API for admins and viewers: usage, review, templates, tool servers, backups, audit log, erasure of data."""
 
 from __future__ import annotations
 
 from app.api.desk import (
     audit,
+    backups,
     drafts,
     erasure,
     gaps,
+    mail,
     review,
     templates,
     tools,
@@ -23,5 +25,7 @@ routers = (
     templates.router,
     tools.router,
     audit.router,
+    backups.router,
+    mail.router,
     erasure.router,
 )

@@ -7,22 +7,17 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from app.api.deps import ServicesDep, UserId
-from app.auth.request_body import BODY_SECONDS, limit_upload
+from app.api.uploads import uploaded_file
 from app.domain.knowledge import ChunkView, DocumentState, DocumentView, TextSpan
 from app.domain.text import shown_name
-from app.errors import InvalidInput, StorageUnavailable, TooLarge
 from app.knowledge.readers.kinds import promised_kind
 
 router = APIRouter(prefix="/api/kb/documents", tags=["knowledge"])
 
 _MAX_OFFSET = 2**30
 Offset = Annotated[int, Query(ge=0, le=_MAX_OFFSET)]
-_FORM_BYTES = 64 * 1024  # of the form around a file: its boundaries, names and headers
 _FORM = {
     "schema": {
         "type": "object",
@@ -60,28 +55,12 @@ async def add_document(request: Request, user_id: UserId, services: ServicesDep)
     A file of a name that exists there is its new version.
     """
     knowledge = services.knowledge
-    limited = limit_upload(request.scope, request.receive, knowledge.max_file_bytes + _FORM_BYTES, BODY_SECONDS)
-    try:
-        # What arrives goes to a temporary file. Only while it is stored is a file in memory, with few others.
-        async with Request(request.scope, limited).form(max_files=1, max_fields=4) as form, knowledge.stored_at_once:
-            file, collection = form.get("file"), form.get("collection")
-            if not isinstance(file, UploadFile):
-                raise InvalidInput("The upload has no file. Send it as the form's field 'file'.")
-            name = _file_name(file.filename or "")
-            data = await file.read(knowledge.max_file_bytes + 1)
-            if len(data) > knowledge.max_file_bytes:
-                raise knowledge.too_large()
-            into = collection if isinstance(collection, str) and collection else None
-            added = await knowledge.documents.add(user_id, into, name, data, kind=promised_kind(name))
-            return Added(added.id, added.version, added.state)
-    except ClientDisconnect as error:
-        raise InvalidInput("The upload ended before the end of the file. Nothing was added.") from error
-    except HTTPException as error:  # the form cannot be parsed
-        raise InvalidInput(f"The upload is not a form with one file ({error.detail}).") from error
-    except TooLarge as error:  # the guard's message is about requests, not files
-        raise knowledge.too_large() from error
-    except OSError as error:
-        raise StorageUnavailable(f"The upload could not be stored ({error.strerror}). Nothing was added.") from error
+    at_once, max_bytes = knowledge.stored_at_once, knowledge.max_file_bytes
+    async with uploaded_file(request, max_bytes, knowledge.too_large(), at_once, max_fields=4) as file:
+        name, collection = _file_name(file.name), file.form.get("collection")
+        into = collection if isinstance(collection, str) and collection else None
+        added = await knowledge.documents.add(user_id, into, name, file.content, kind=promised_kind(name))
+        return Added(added.id, added.version, added.state)
 
 
 @router.get("")

@@ -21,6 +21,7 @@ from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest
 from app.api.openai.responses.routes import router as responses_router
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
 from app.api.openai.serving import engine_options, respond, sampling_params
+from app.api.routing import add_routes
 from app.error_format import error_response
 from engine import ChatEngine, Delta, EngineError, SamplingParams
 
@@ -44,10 +45,10 @@ def install_openai(app: FastAPI) -> None:
             headers=_RETRY.get(error.status),
         )
 
-    app.include_router(router)
-    app.include_router(responses_router)
-    app.include_router(embeddings.router)
-    app.include_router(tokens.router)
+    add_routes(app, router)
+    add_routes(app, responses_router)
+    add_routes(app, embeddings.router)
+    add_routes(app, tokens.router)
 
 
 @router.get("/models")

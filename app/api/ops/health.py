@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -9,7 +10,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app.api.deps import Metrics, ServicesDep
-from app.errors import AppError
+from app.errors import AppError, StorageUnavailable
 
 router = APIRouter(tags=["process"])
 
@@ -35,5 +36,8 @@ async def ready(services: ServicesDep) -> JSONResponse:
 @router.get("/metrics", response_class=Response)
 async def metrics(services: ServicesDep, http: Metrics) -> Response:
     """Returns the Prometheus metrics of the engine and the application."""
+    with suppress(StorageUnavailable):  # the last time that is known is still right
+        await services.backups.status()
+    http.last_backup.set(services.backups.last_good)
     text = generate_latest(services.engine.registry) + generate_latest(http.registry)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,1 @@
+"""The routes of inboxes and cases, for agents."""

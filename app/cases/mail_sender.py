@@ -1,0 +1,138 @@
+"""Mails agents' replies to visitors who have gone, while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import smtplib
+import ssl
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import formatdate, parseaddr
+
+from app.cases.sentences import Sentence, say
+from app.domain.reply_mails import MailServer, is_address
+from app.domain.text import one_line
+from app.errors import StorageUnavailable
+from app.store.cases.reply_mails import DueMail, ReplyMails
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0  #: between two looks for what is due
+TIMEOUT_SECONDS = 15.0  #: for each answer of the server of mail
+MAX_ERROR_CHARS = 300
+
+
+class MailRefusedError(Exception):
+    """A mail that the server of mail, or its address, will refuse at every attempt."""
+
+
+class MailSender:
+    """Sends the mails that are due, one at a time."""
+
+    def __init__(self, mails: ReplyMails, server: MailServer) -> None:
+        self._mails = mails
+        self._server = server
+
+    async def run(self) -> None:
+        """Runs until cancelled. Survives an unavailable database, and tries again."""
+        while True:
+            try:
+                while await self.send_due():
+                    pass
+            except StorageUnavailable as error:
+                _log.warning("mails wait for the database: %s", error.message)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def send_due(self) -> bool:
+        """Sends the mail that has been due for the longest time; returns False if none is."""
+        due = await self._mails.claim()
+        if due is None:
+            return False
+        error, for_good = None, False
+        try:
+            mail = compose(due, self._server.sender)
+            await asyncio.to_thread(_send, mail, due.email, self._server)
+        except MailRefusedError as refused:
+            error, for_good = str(refused), True
+        except (OSError, smtplib.SMTPException) as failed:
+            error = _reason(failed)
+        except Exception as failed:  # one mail must not keep all others from being sent
+            _log.exception("a mail failed")
+            error = f"The mail failed: {type(failed).__name__}"
+        if error is None:
+            await self._mails.sent(due)
+        else:
+            _log.warning("a mail for case %s was not sent: %s", due.case_id, error)
+            await self._mails.failed(due, one_line(error)[:MAX_ERROR_CHARS], for_good=for_good)
+        return True
+
+
+def compose(due: DueMail, sender: str) -> EmailMessage:
+    """The mail in the visitor's language. Its Message-ID is the same at every attempt.
+
+    Raises:
+        MailRefusedError: the visitor's address cannot be one.
+    """
+
+    def sentence(which: Sentence, **values: str) -> str:
+        return say(which, due.language, **values)
+
+    mail = EmailMessage()
+    name, address = parseaddr(sender)
+    if not is_address(due.email):
+        raise MailRefusedError(f"{due.email!r} is no address that mails can be sent to.")
+    mail["To"] = Address(addr_spec=due.email)
+    mail["From"] = Address(one_line(name or due.inbox_name), addr_spec=address)
+    mail["Subject"] = one_line(sentence(Sentence.MAIL_SUBJECT, name=due.inbox_name))
+    mail["Date"], mail["Message-ID"] = formatdate(), f"<{due.id}.deskmate@{address.rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"  # no program should answer it
+    begin = sentence(Sentence.MAIL_BEGIN, name=due.inbox_name)
+    chat = sentence(Sentence.MAIL_SITE, site=due.website) if due.website else sentence(Sentence.MAIL_NO_SITE)
+    end = f"{sentence(Sentence.MAIL_DO_NOT_ANSWER)} {chat}\n{sentence(Sentence.MAIL_WHY)}"
+    mail.set_content("\n\n".join([begin, *due.texts, f"-- \n{end}"]))
+    return mail
+
+
+def _send(mail: EmailMessage, recipient: str, server: MailServer) -> None:
+    context = ssl.create_default_context()
+    smtp: smtplib.SMTP
+    if server.tls == "tls":
+        smtp = smtplib.SMTP_SSL(server.host, server.port, timeout=TIMEOUT_SECONDS, context=context)
+    else:
+        smtp = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_SECONDS)
+    try:
+        if server.tls == "starttls":
+            smtp.starttls(context=context)
+        if server.user is not None:
+            smtp.login(server.user, server.password or "")
+        smtp.send_message(mail, to_addrs=[recipient])
+    except smtplib.SMTPRecipientsRefused as error:
+        code, said = error.recipients[recipient]
+        raise (MailRefusedError if code >= 500 else OSError)(_answer(code, said)) from error
+    except smtplib.SMTPDataError as error:
+        answer = _answer(error.smtp_code, error.smtp_error)
+        raise (MailRefusedError if error.smtp_code >= 500 else OSError)(answer) from error
+    except smtplib.SMTPNotSupportedError as error:
+        if server.tls == "starttls" and not smtp.has_extn("starttls"):
+            raise OSError("The server of mail offers no STARTTLS. Set APP_MAIL_TLS to tls or none.") from error
+        raise MailRefusedError(f"The server of mail cannot send to this address: {error}") from error
+    finally:
+        smtp.close()  # what it answers to QUIT changes nothing
+
+
+def _answer(code: int, said: bytes | str) -> str:
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    return f"The server of mail answered {code} {text}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, smtplib.SMTPAuthenticationError):
+        return "The server of mail does not accept APP_MAIL_USER and APP_MAIL_PASSWORD."
+    if isinstance(error, smtplib.SMTPResponseException):
+        return _answer(error.smtp_code, error.smtp_error)
+    if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
+        return f"The server of mail did not answer within {TIMEOUT_SECONDS:.0f} seconds."
+    if isinstance(error, ConnectionError):
+        return f"The server of mail cannot be reached: {error.strerror or error}"
+    return str(error) or type(error).__name__
