@@ -77,6 +77,13 @@ class LimitReached(Conflict):
     code = "limit_reached"
 
 
+class ProviderUnavailable(AppError):
+    """The sign-in provider does not answer, or with garbage. Signing in with a password still works."""
+
+    status = 503
+    code = "provider_unavailable"
+
+
 class Overloaded(AppError):
     status = 503
     code = "overloaded"

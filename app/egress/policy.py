@@ -73,6 +73,8 @@ class EgressPolicy:
             found = await self.resolve(host, port)
         except OSError as error:
             raise EgressRefusedError(f"The host {host} cannot be found: {error.strerror or error}.") from error
+        except UnicodeError as error:  # a part of the name is empty, or longer than 63 characters
+            raise EgressRefusedError(f"{host} is no valid name of a host.") from error
         if not found:
             raise EgressRefusedError(f"The host {host} has no address.")
         if host.lower().rstrip(".") not in self.hosts:

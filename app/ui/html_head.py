@@ -33,6 +33,7 @@ ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _C
 
 PRELOADS = "".join(
     [
+        f'<script src="{FILES_URL}/shared/appearance_now.js"></script>',  # first: nothing is drawn before it has run
         *(f'<link rel="preload" as="style" href="{FILES_URL}/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="{FILES_URL}/{name}" fetchpriority="low">'

@@ -23,11 +23,13 @@ from app.ui.gradio_patches import (
 from app.ui.html_head import PRELOADS
 from app.ui.options import page_options
 from app.ui.page import build_page
-from app.ui.static_files import FILES_URL, STATIC_DIR, PageFiles
+from app.ui.static_files import FILES_URL, STATIC_DIR, CompressedPage, PageFiles
 from app.ui.static_pages import install_pages
 from app.ui.theme import HEAD, page_theme
+from app.ui.widget.pages import install_widget
 
 if TYPE_CHECKING:
+    from app.domain.case_views import InboxView
     from app.services.container import Services
 
 MAX_SESSIONS = 500
@@ -46,7 +48,13 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     async def options(request: Request) -> dict[str, object]:
         return await page_options(services(), identity_of(request))
 
+    async def find_inbox(token: str) -> InboxView | None:
+        widget = services().widget
+        return await widget.find_inbox(token) if widget is not None else None
+
+    app.add_middleware(CompressedPage)
     install_pages(app)
+    install_widget(app, find_inbox)
     stop_loading_timer()
     survive_lost_requests()
     preload(PRELOADS)

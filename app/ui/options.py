@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from app.auth.identity import Identity
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
     """Return the user, the model, the sampling parameters with its defaults, the presets, collections and prompts."""
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
+    new_chats = await services.presets.for_new_chats(identity.user_id)
     info = services.engine.info
     return {
         "accounts": services.accounts is not None,
@@ -29,6 +31,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "max_model_len": info.max_model_len,
             "num_parameters": info.num_parameters,
             "can_continue": info.can_continue,
+            "can_inspect": info.can_inspect,
             "can_think": info.can_think,
             "can_call_tools": info.can_call_tools and bool(services.tools.names),
             "adapters": list(info.adapters),
@@ -37,9 +40,12 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "is_downloading": services.models.is_downloading,
         },
         "suggested_model": _suggested_model(services),
+        "welcome": _welcome(services),
         "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
         "defaults": preset_defaults(services.engine),
         "presets": [preset.options() for preset in PRESETS],
+        "own_presets": [asdict(preset) for preset in await services.presets.all(identity.user_id)],
+        "new_chat_settings": new_chats.model_dump(mode="json") if new_chats else None,
         "collections": [
             {"id": collection.id, "name": collection.name, "is_empty": collection.documents == 0}
             for collection in await services.knowledge.collections.all(identity.user_id)
@@ -59,6 +65,13 @@ def _suggested_model(services: Services) -> dict[str, object] | None:
         return None
     model = recommended_models()[0]
     return {"name": model.name, "title": model.title, "size_mb": model.size_mb, "licence": model.licence}
+
+
+def _welcome(services: Services) -> dict[str, object]:
+    """Return what an empty chat says about the loaded model, and the examples that it can answer."""
+    is_guide, size = services.models.has_guide, services.engine.info.num_parameters
+    group = services.welcome.find_group(is_guide=is_guide, num_parameters=size)
+    return {"good_for": group.good_for, "examples": list(group.examples)}
 
 
 async def find_prompt(services: Services, name: str) -> dict[str, object] | None:
@@ -95,7 +108,7 @@ def _parameter_options(parameter: Parameter) -> dict[str, object]:
         "unit": parameter.unit,
         "unset": parameter.default,
         "is_slider": parameter.slider is not None,
-        "is_advanced": parameter.slider is not None and parameter.slider.is_advanced,
+        "is_advanced": parameter.is_advanced,
         # The desk's editor of prompts offers the numbers, but no seed: one seed for every chat would repeat replies.
         "is_recommendable": parameter.group is not Group.OUTPUT and parameter.kind.is_number,
     }

@@ -34,12 +34,6 @@ async () => {
 """
 
 
-_EXAMPLES = (
-    "Hi! What can you do?",
-    "How do I make answers less random?",
-    "What does top-p do?",
-    "How do I use another model?",
-)
 _TEMPORARY_HINT = "Kept in memory only. It isn't listed, and it's deleted after a day or when Deskmate stops."
 
 
@@ -62,7 +56,6 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                 ModelMenu()
                 Chat(
                     actions=Chat.ACTIONS,
-                    examples=_EXAMPLES,
                     temporary_hint=_TEMPORARY_HINT,
                     keep_edits=True,
                     height=None,
@@ -70,6 +63,7 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                 Composer(
                     canned=[],
                     drafts=True,
+                    comparisons=True,
                     canned_empty="There are no canned replies yet. Admins can add them at /desk.",
                     elem_id="dm-composer",
                 )

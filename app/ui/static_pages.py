@@ -1,4 +1,4 @@
-"""Static pages without Gradio: sign-in, first-admin setup, invitation, account and desk."""
+"""Static pages without Gradio: sign-in, first-admin setup, invitation, account, desk and cases."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _PAGES = {
     "/invitation/{token}": "account/link.html",
     "/account": "account/account.html",
     "/desk": "desk/desk.html",
+    "/desk/cases": "cases/cases.html",
 }
 #: Browsers revalidate a page on each use, like its scripts: one from before an update does not fit the new scripts.
 _HEADERS = {"Cache-Control": "no-cache"}

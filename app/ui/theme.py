@@ -7,18 +7,30 @@ import gradio as gr
 from app.ui.static_files import FILES_URL
 
 #: Stylesheets for components of ours in any Gradio app, in cascade order: a later one overrides an earlier one.
-SHARED_STYLES = ("shared/tokens.css", "shared/icons.css", "shared/controls.css")
+SHARED_STYLES = ("shared/tokens.css", "shared/icons.css", "shared/controls.css", "shared/popover.css")
 #: Stylesheets of the chat page, in cascade order.
 STYLES = (
     *SHARED_STYLES,
     "shared/base.css",
     "pages/chat/layout.css",
     "pages/chat/case_dialogs.css",
+    "pages/chat/palette.css",
     "components/conversations/conversations.css",
     "components/chat/chat.css",
+    "components/chat/markdown.css",
+    "components/chat/citations.css",
+    "components/chat/tool_cards.css",
+    "components/chat/welcome.css",
     "components/chat/feedback.css",
+    "components/chat/lens.css",
+    "components/chat/comparison.css",
+    "components/chat/reply_timing.css",
+    "components/chat/attached.css",
+    "pages/chat/compare_dialog.css",
     "components/composer/composer.css",
+    "pages/chat/context_bar.css",
     "pages/chat/draft_panel.css",
+    "pages/chat/source_viewer.css",
     "components/settings/settings.css",
     "components/model/model.css",
     "components/model_menu/model_menu.css",

@@ -1,5 +1,6 @@
 // Client of the JSON API. Every failure is an ApiError whose message can be shown to the user.
 
+import { InputError } from "./input_error.js";
 import { addLabels, withLabels } from "./labels.js";
 
 /** @import * as Types from "./api_types.js" */
@@ -14,9 +15,9 @@ export class ApiError extends Error {
   }
 }
 
-/** The error in words for a user: an ApiError's own, or that the page itself is at fault. @param {unknown} error */
+/** The error in words for a user: its own, or that the page itself is at fault. @param {unknown} error */
 export function errorMessage(error) {
-  if (error instanceof ApiError) return error.message;
+  if (error instanceof ApiError || error instanceof InputError) return error.message;
   return `Something went wrong on this page (${error instanceof Error ? error.message : error}). Reload it.`;
 }
 
@@ -39,6 +40,12 @@ export function request(method, path, body, options = {}) {
 
 /** @param {string} path @param {RequestInit} options @returns {Promise<any>} */
 async function send(path, options) {
+  const response = await fetched(path, options);
+  return response.status === 204 ? null : response.json();
+}
+
+/** @param {string} path @param {RequestInit} options */
+async function fetched(path, options) {
   let response;
   try {
     response = await fetch(path, { cache: "no-store", ...options });
@@ -46,7 +53,7 @@ async function send(path, options) {
     throw new ApiError("Deskmate cannot be reached. Check that it is running, then try again.", 0, "unreachable");
   }
   if (!response.ok) throw await refusal(response);
-  return response.status === 204 ? null : response.json();
+  return response;
 }
 
 /** The error of a response that is none of success. @param {Response} response */
@@ -92,15 +99,17 @@ let isSigningOut = false;
 
 export async function signOut({ everywhere = false } = {}) {
   isSigningOut = true;
+  let next = "/sign-in";
   try {
-    await request("POST", everywhere ? "/api/account/sign-out-everywhere" : "/api/account/sign-out", {});
+    const signedOut = await request("POST", everywhere ? "/api/account/sign-out-everywhere" : "/api/account/sign-out", {});
+    next = signedOut?.sign_out_at ?? next; // the sign-in provider's page, which leads back
   } catch (error) {
     if (!(error instanceof ApiError) || error.code !== "not_signed_in") {
       isSigningOut = false;
       throw error;
     }
   }
-  location.assign("/sign-in");
+  location.assign(next);
 }
 
 // The back button must not restore the page from the bfcache after signing out.
@@ -142,6 +151,33 @@ const documentPath = (id) => `/api/kb/documents/${encodeURIComponent(id)}`;
  * @typedef {{settings: Types.ChatSettings | null, request_id: string}} Again
  */
 
+/**
+ * The routes of drafts of replies to a customer.
+ * @param {(id: string) => string} pathOf  of a conversation or a case
+ */
+export const draftRoutes = (pathOf) => ({
+  /**
+   * Writes a draft. Resolves once it has ended; rejects with an ApiError if it failed.
+   * @param {string} id  of the conversation or the case
+   * @param {Types.DraftToWrite} wanted
+   * @param {AbortSignal} signal  stops it
+   * @param {(event: ReplyDraftEvent) => void} onEvent
+   */
+  write: async (id, wanted, signal, onEvent) => {
+    let hasEnded = false;
+    await stream(`${pathOf(id)}/draft`, wanted, signal, (name, data) => {
+      if (name === "error") throw new ApiError(withLabels(data.message), data.status, data.code);
+      hasEnded ||= name === "end";
+      onEvent(/** @type {ReplyDraftEvent} */ ({ name, data }));
+    });
+    if (!hasEnded) throw new ApiError("The server stopped while it wrote the draft. Try again.", 0, "unreachable");
+  },
+  /** Keeps what a user made of a draft. @param {string} id @param {string} draft  its id @param {Types.DraftInUse} used */
+  use: (id, draft, used) => request("PUT", `${pathOf(id)}/drafts/${encodeURIComponent(draft)}`, used),
+});
+
+export const conversationDrafts = draftRoutes(conversationPath);
+
 export const api = {
   /** @returns {Promise<PageOptions>} */
   options: async () => {
@@ -168,8 +204,18 @@ export const api = {
   // `keepalive`: the request outlives the page, for saves on pagehide.
   /** @param {string} id @param {Types.ConversationChange} change */
   changeConversation: (id, change, keepalive = false) => request("PATCH", conversationPath(id), change, { keepalive }),
+  /** @param {string[]} ids @returns {Promise<Types.ConversationDeletion>} */
+  deleteConversations: (ids) => request("POST", "/api/conversations/delete", { ids }),
+  /** @param {string[]} ids @param {Omit<Types.ManyChange, "ids">} change @returns {Promise<Types.ChangedConversations>} */
+  changeConversations: (ids, change) => request("POST", "/api/conversations/change", { ids, ...change }),
+  /** @returns {Promise<Types.FolderView[]>} */
+  listFolders: () => request("GET", "/api/folders"),
+  /** @param {string} name @returns {Promise<Types.FolderView>} */
+  createFolder: (name) => request("POST", "/api/folders", { name }),
+  /** @param {string} id @param {string} name */
+  renameFolder: (id, name) => request("PATCH", `/api/folders/${encodeURIComponent(id)}`, { name }),
   /** @param {string} id */
-  deleteConversation: (id) => request("DELETE", conversationPath(id)),
+  deleteFolder: (id) => request("DELETE", `/api/folders/${encodeURIComponent(id)}`),
   /** @returns {Promise<Record<string, number>>} */
   listTags: () => request("GET", "/api/tags"),
   /** @param {Types.StartTurn} turn @returns {Promise<Types.StartedTurn>} */
@@ -178,8 +224,28 @@ export const api = {
   edit: (id, edited) => request("POST", messagePath(id, "edit"), edited),
   /** @param {string} id @param {Again} options @returns {Promise<Types.TurnRef>} */
   regenerate: (id, { settings, request_id }) => request("POST", messagePath(id, "regenerate"), { settings, request_id }),
-  /** @param {string} id @param {Types.Continuation} options @returns {Promise<Types.TurnRef>} */
-  resume: (id, { settings }) => request("POST", messagePath(id, "continue"), { settings }),
+  /** @param {Types.NextMessage} next @returns {Promise<Types.ContextView>} */
+  countContext: (next) => request("POST", "/api/context", next),
+  /** @param {Types.NextPrompt} next @returns {Promise<Types.PromptView>} */
+  nextPrompt: (next) => request("POST", "/api/context/prompt", next),
+  /** @param {string} id @param {number} offset @returns {Promise<Types.PromptView>} */
+  promptOf: (id, offset) => request("GET", messagePath(id, `prompt?${query({ offset })}`)),
+  /** @param {string} id @returns {Promise<Types.LensView>} */
+  lens: (id) => request("GET", messagePath(id, "lens")),
+  /** @param {string} id @param {number} index @returns {Promise<Types.LensChoice>} */
+  lensChoice: (id, index) => request("GET", messagePath(id, `lens/${index}`)),
+  /** @param {string} id @param {Types.BranchPoint} point @returns {Promise<Types.TurnRef>} */
+  branchAt: (id, point) => request("POST", messagePath(id, "branch-at"), point),
+  /** @param {string} id @param {Types.ContinuedReply} options @returns {Promise<Types.TurnRef>} */
+  resume: (id, options) => request("POST", messagePath(id, "continue"), options),
+  /** @param {string} id @param {Types.EditedReply} edited @returns {Promise<Types.TurnRef>} */
+  rewrite: (id, edited) => request("POST", messagePath(id, "rewrite"), edited),
+  /** @param {Types.StartComparison} wanted @returns {Promise<Types.Comparison>} */
+  compare: (wanted) => request("POST", "/api/comparisons", wanted),
+  /** @param {string} id @param {Types.MoreReplies} wanted @returns {Promise<Types.Comparison>} */
+  compareAgain: (id, wanted) => request("POST", messagePath(id, "compare"), wanted),
+  /** @param {string} id @returns {Promise<Types.Versions>} */
+  listVersions: (id) => request("GET", messagePath(id, "versions")),
   /** @param {string} id @param {Types.GivenDecision} decision @returns {Promise<Types.TurnRef>} */
   decideTools: (id, decision) => request("POST", messagePath(id, "tools"), decision),
   /** @param {string} id @returns {Promise<Types.ConversationRef>} */
@@ -192,39 +258,40 @@ export const api = {
   unrate: (id) => request("DELETE", messagePath(id, "feedback")),
   /** @param {Types.NewConversation} conversation @returns {Promise<Types.CreatedConversation>} */
   createConversation: (conversation) => request("POST", "/api/conversations", conversation),
-  /**
-   * Writes a draft of a reply to a customer. Resolves once it has ended; rejects with an ApiError if it failed.
-   * @param {string} id  of the conversation
-   * @param {Types.DraftToWrite} wanted
-   * @param {AbortSignal} signal  stops it
-   * @param {(event: ReplyDraftEvent) => void} onEvent
-   */
-  writeDraft: async (id, wanted, signal, onEvent) => {
-    let hasEnded = false;
-    await stream(`${conversationPath(id)}/draft`, wanted, signal, (name, data) => {
-      if (name === "error") throw new ApiError(withLabels(data.message), data.status, data.code);
-      hasEnded ||= name === "end";
-      onEvent(/** @type {ReplyDraftEvent} */ ({ name, data }));
-    });
-    if (!hasEnded) throw new ApiError("The server stopped while it wrote the draft. Try again.", 0, "unreachable");
-  },
-  /** @param {string} id  of the conversation @param {string} draft  its id @param {Types.DraftInUse} used */
-  useDraft: (id, draft, used) => request("PUT", `${conversationPath(id)}/drafts/${encodeURIComponent(draft)}`, used),
   /** @returns {Promise<Types.CannedReply[]>} */
   listCanned: () => request("GET", "/api/canned"),
   /** @param {string} name @param {Record<string, string>} values @returns {Promise<Types.RenderedText>} */
   fillCanned: (name, values) => request("POST", `/api/canned/${encodeURIComponent(name)}/fill`, { values }),
   /** @param {string} name @param {Record<string, string>} values @returns {Promise<Types.RenderedText>} */
   fillPrompt: (name, values) => request("POST", `/api/prompts/${encodeURIComponent(name)}/fill`, { values }),
+  /** @param {string} name @param {object} settings @returns {Promise<Types.OwnPreset>} */
+  savePreset: (name, settings) => request("POST", "/api/presets", { name, settings }),
+  /** @param {string} id */
+  deletePreset: (id) => request("DELETE", `/api/presets/${encodeURIComponent(id)}`),
+  /** @param {object | null} settings  null: the model's defaults */
+  useForNewChats: (settings) => request("PUT", "/api/presets/new-chats", { settings }),
   /** @param {string} id @returns {Promise<Types.Deletion>} */
   deleteMessage: (id) => request("DELETE", `/api/messages/${encodeURIComponent(id)}`),
   /** @param {string} id */
   undoDeletion: (id) => request("POST", `/api/deletions/${encodeURIComponent(id)}/undo`, {}),
   /** @param {string | null} id @param {string} format */
   exportPath: (id, format) => `${id ? conversationPath(id) : "/api"}/export?${query({ format })}`,
+  /** @param {string[]} ids @param {string} format @returns {Promise<{blob: Blob, name: string}>} */
+  exportChosen: async (ids, format) => {
+    const headers = { "Content-Type": "application/json" };
+    const response = await fetched("/api/export", { method: "POST", headers, body: JSON.stringify({ ids, format }) });
+    const name = /filename="([^"]*)"/.exec(response.headers.get("Content-Disposition") ?? "")?.[1];
+    return { blob: await response.blob(), name: name ?? (format === "json" ? "Deskmate.json" : "Deskmate.zip") };
+  },
   /** @param {Blob} file @returns {Promise<Types.ImportCounts>} */
   importFile: (file) =>
     send("/api/import", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }),
+  /** @param {File} file @returns {Promise<Types.FileInMessage>} */
+  readFile: (file) => {
+    const body = new FormData();
+    body.append("file", file);
+    return send("/api/files", { method: "POST", body });
+  },
   /** @param {File} file @param {string} collection  its id @returns {Promise<Types.Added>} */
   addDocument: (file, collection) => {
     const body = new FormData();
@@ -236,6 +303,8 @@ export const api = {
   getDocument: (id) => request("GET", documentPath(id)),
   /** @param {string} id @param {{version: number, start: number, end: number}} part @returns {Promise<Types.TextSpan>} */
   documentText: (id, part) => request("GET", `${documentPath(id)}/text?${query(part)}`),
+  /** @param {Types.QuestionMark} mark @returns {Promise<Types.MarkedQuestion>} */
+  markQuestion: (mark) => request("POST", "/api/kb/questions", mark),
   /** @returns {Promise<Types.CollectionList>} */
   listCollections: () => request("GET", "/api/kb/collections"),
   /** @param {string} id @returns {Promise<Types.CaseSummary>} */

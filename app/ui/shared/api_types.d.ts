@@ -6,6 +6,17 @@ export interface AccountChange {
   display_name: string;
 }
 
+/** Tokens of the replies to one user, or of the bot's replies in one inbox. */
+export interface AccountUsage {
+  name: string;
+  kind: string;
+  replies: number;
+  failed: number;
+  prompt_tokens: number;
+  cached_prompt_tokens: number;
+  completion_tokens: number;
+}
+
 /** An account as its owner and admins see it. */
 export interface AccountView {
   id: string;
@@ -66,8 +77,22 @@ export interface ArticleView {
   updated_at: string;
 }
 
+export interface Assignment {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  /** Null assigns the case to none. */
+  user_id: string | null;
+}
+
+export interface AttachmentView {
+  id: string;
+  name: string;
+  type: string;
+  size: number;
+}
+
 /** An audit action type. The values are stored in databases: add new ones, never change existing ones. */
-export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed" | "article_proposed" | "article_published" | "article_discarded" | "gap_marked";
+export type AuditAction = "signed_in" | "sign_in_failed" | "signed_out" | "signed_out_everywhere" | "session_revoked" | "password_changed" | "password_reset" | "reset_link_made" | "account_created" | "account_disabled" | "account_enabled" | "role_changed" | "identity_connected" | "identity_disconnected" | "invited" | "invitation_revoked" | "history_taken_over" | "api_key_created" | "api_key_revoked" | "conversation_deleted" | "messages_deleted" | "exported" | "imported" | "model_changed" | "adapter_loaded" | "adapter_unloaded" | "person_deleted" | "prompt_changed" | "prompt_deleted" | "canned_reply_changed" | "canned_reply_deleted" | "reply_reviewed" | "document_added" | "document_removed" | "collection_created" | "collection_changed" | "collection_deleted" | "collection_member_set" | "collection_member_removed" | "article_proposed" | "article_published" | "article_discarded" | "gap_marked" | "inbox_created" | "inbox_changed" | "inbox_deleted" | "inbox_secret_changed" | "inbox_member_added" | "inbox_member_removed" | "contact_deleted" | "webhook_created" | "webhook_changed" | "webhook_deleted" | "webhook_secret_changed";
 
 /** One audit entry. */
 export interface AuditEntry {
@@ -77,6 +102,37 @@ export interface AuditEntry {
   action: string;
   target: string | null;
   details: Record<string, unknown>;
+  names: Record<string, string>;
+}
+
+/** Authors of messages, and actors of events. */
+export type AuthorKind = "contact" | "bot" | "agent" | "system";
+
+/** The scheduled backups: when the last good one was, and what is wrong with them. */
+export interface BackupsView {
+  scheduled: boolean;
+  running: boolean;
+  folder: string;
+  last_good_at: string | null;
+  last_good_file: string | null;
+  last_good_bytes: number | null;
+  restored: boolean;
+  failed_at: string | null;
+  error: string | null;
+  next_at: string | null;
+  problem: string | null;
+}
+
+/** Where a reply branches, and with which token it goes on. */
+export interface BranchPoint {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Index of the token to replace, as in the reply's lens. */
+  index: number;
+  /** Id of the token to put in its place. */
+  token_id: number;
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
 }
 
 /** A canned reply to choose from. */
@@ -88,6 +144,52 @@ export interface CannedReply {
   body: string;
 }
 
+export interface CaseAndMessage {
+  message: CaseMessageData;
+  case: CaseRow;
+}
+
+/** What to change; omitted fields stay. */
+export interface CaseChange {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  priority?: CasePriority | null;
+  tags?: string[] | null;
+  subject?: string | null;
+}
+
+export interface CaseEventData {
+  id: string;
+  kind: CaseEventKind;
+  reason: HandOffReason | null;
+  actor: NamedActor;
+  at: string;
+  details: Record<string, unknown>;
+}
+
+export type CaseEventKind = "created" | "handed_off" | "assigned" | "snoozed" | "woken" | "resolved" | "reopened" | "merged" | "rated" | "replied" | "priority" | "tags" | "mailed" | "mail_failed";
+
+export interface CaseList {
+  cases: CaseRow[];
+  next: string | null;
+  counts: Record<string, number>;
+}
+
+export interface CaseMessageData {
+  id: string;
+  author: NamedActor;
+  internal: boolean;
+  text: string;
+  status: string;
+  created_at: string;
+  client_id: string | null;
+  citations: Citation[];
+  sources: Passage[];
+  attachments: AttachmentView[];
+}
+
+export type CasePriority = "low" | "normal" | "high" | "urgent";
+
 /** A message that a summary rests on, or that an outline shows. */
 export interface CaseReference {
   number: number;
@@ -95,6 +197,30 @@ export interface CaseReference {
   role: Role;
   excerpt: string;
 }
+
+/** A row of the list of cases. */
+export interface CaseRow {
+  id: string;
+  inbox_id: string;
+  contact: ContactData;
+  status: CaseStatus;
+  priority: CasePriority;
+  assignee: NamedUser | null;
+  subject: string;
+  preview: string;
+  tags: string[];
+  epoch: number;
+  revision: number;
+  waiting_since: string | null;
+  snoozed_until: string | null;
+  first_reply_at: string | null;
+  resolved_at: string | null;
+  merged_into: string | null;
+  created_at: string;
+  updated_at: string;
+}
+
+export type CaseStatus = "bot" | "open" | "snoozed" | "resolved";
 
 /** A summary; without text, an outline. */
 export interface CaseSummary {
@@ -104,6 +230,11 @@ export interface CaseSummary {
   left_out: number;
   has_earlier: boolean;
   notice: string | null;
+}
+
+/** How many conversations were changed. */
+export interface ChangedConversations {
+  changed: number;
 }
 
 /** Saved with the conversation. ``None`` means the model's own default. */
@@ -131,8 +262,12 @@ export interface ChatSettings {
   max_tokens?: number | null;
   /** The reply stops before any of these. One per line. */
   stop?: string[];
+  /** The reply stops before a match of any of these regular expressions. One per line. */
+  stop_regex?: string[];
   /** The same seed repeats a reply (exactly, in float32). Leave empty for a random seed. */
   seed?: number | null;
+  /** Words that the reply never contains, in any casing. One per line. */
+  forbidden_words?: string[];
   system_prompt_name?: string | null;
   /** Values for the named prompt's variables; the others have their defaults. */
   system_prompt_variables?: Record<string, string>;
@@ -154,6 +289,19 @@ export interface ChatSettings {
 export interface ChatTitle {
   id: string;
   title: string;
+}
+
+/** Some of the caller's conversations. */
+export interface ChosenConversations {
+  /** Their ids. */
+  ids: string[];
+}
+
+/** Some of the caller's conversations, and the form of their file. */
+export interface ChosenExport {
+  /** Their ids. */
+  ids: string[];
+  format?: "json" | "markdown";
 }
 
 export interface ChunkList {
@@ -218,10 +366,70 @@ export interface CollectionView {
   documents: number;
 }
 
-/** Options of a continued reply. */
-export interface Continuation {
+/** A command without values of its own. */
+export interface Command {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+}
+
+/** The replies that were started, in the order of their settings. The first is the one that is shown. */
+export interface Comparison {
+  turns: TurnRef[];
+}
+
+/** Proof that the account's owner connects it. */
+export interface ConnectionRequest {
+  /** The password as typed. */
+  password?: string;
+}
+
+/** What a visitor says of themselves. */
+export interface ContactChange {
+  name?: string;
+  email?: string;
+}
+
+export interface ContactData {
+  id: string;
+  name: string | null;
+  email: string | null;
+  verified: boolean;
+  external_id: string | null;
+  language: string | null;
+  time_zone: string | null;
+}
+
+/** All that is stored of a contact. Files are in its cases, by their ids. */
+export interface ContactExport {
+  contact: ContactData;
+  cases: CaseRow[];
+  messages: CaseMessageData[];
+  events: CaseEventData[];
+}
+
+/** What the next prompt would hold, in tokens. */
+export interface ContextView {
+  model: string;
+  context_length: number;
+  system_prompt: number;
+  history: number;
+  history_messages: number;
+  omitted_messages: number;
+  message: number;
+  template: number;
+  max_sources: number;
+  reply: number;
+  problem: string | null;
+}
+
+/** How a reply goes on. */
+export interface ContinuedReply {
   /** Saved on the conversation; default: its current ones. */
   settings?: ChatSettings | null;
+  /** Write the longer reply as another version. The reply stays, and messages may follow it. */
+  as_version?: boolean;
+  /** Idempotency key of another version, see POST /api/turns. */
+  request_id?: string | null;
 }
 
 /** Changes to a conversation; omitted fields stay. */
@@ -238,6 +446,14 @@ export interface ConversationChange {
   unread?: boolean | null;
   /** The new tags; replaces all of them. */
   tags?: string[] | null;
+  /** The folder to move it into; null: out of any. */
+  folder_id?: string | null;
+}
+
+/** A deletion of whole conversations, which can be undone by its id. */
+export interface ConversationDeletion {
+  deletion_id: string;
+  conversation_ids: string[];
 }
 
 /** The conversation to show. */
@@ -258,6 +474,8 @@ export interface ConversationSummary {
   tags: string[];
   message_id: string | null;
   snippet: SnippetPart[];
+  folder_id: string | null;
+  folder: string | null;
 }
 
 /** An open conversation: the last messages of the path from the root to its tip. */
@@ -272,6 +490,8 @@ export interface ConversationView {
   has_earlier: boolean;
   active_turn_id: string | null;
   temporary: boolean;
+  comparison: VersionView[];
+  folder_id: string | null;
 }
 
 /** A conversation that was created. */
@@ -315,10 +535,39 @@ export interface DeletionPreview {
   replies: number;
   feedback: number;
   responses: number;
+  drafts: number;
+  articles: number;
+  marked_questions: number;
   api_keys: number;
   sessions: number;
   audit_events: number;
 }
+
+/** ``next``: the cursor of the next page; null after the last one. */
+export interface DeliveryList {
+  deliveries: DeliveryView[];
+  next: string | null;
+}
+
+export type DeliveryStatus = "pending" | "delivered" | "failed";
+
+/** What a webhook was, or is to be, told. */
+export interface DeliveryView {
+  id: string;
+  event_id: string;
+  event: string;
+  case_id: string | null;
+  status: DeliveryStatus;
+  attempts: number;
+  next_attempt_at: string | null;
+  response_status: number | null;
+  error: string | null;
+  created_at: string;
+  delivered_at: string | null;
+}
+
+/** Why a webhook is off. */
+export type DisabledReason = "admin" | "gone" | "failing";
 
 export interface DocumentList {
   documents: DocumentView[];
@@ -413,6 +662,16 @@ export interface EditedMessage {
   text: string;
 }
 
+/** A reply as the user wants it to begin. */
+export interface EditedReply {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** The text, from the reply's beginning on. */
+  text: string;
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
+}
+
 /** The number of sessions that were ended. */
 export interface EndedSessions {
   sessions: number;
@@ -491,8 +750,58 @@ export interface FeedbackView {
   updated_at: string;
 }
 
+/** The figures of a day, an hour of the day, an agent, an inbox, or all together. Times are in seconds. */
+export interface Figures {
+  name: string;
+  id: string | null;
+  cases: number;
+  handed_off: number;
+  replies: number;
+  resolved: number;
+  resolved_by_bot: number;
+  deflection: number | null;
+  first_reply_s_p50: number | null;
+  first_reply_s_p90: number | null;
+  waiting_s_p50: number | null;
+  waiting_s_p90: number | null;
+  resolution_s_p50: number | null;
+  satisfaction: number | null;
+  ratings: number;
+}
+
+/** All figures of a range of days. */
+export interface FiguresReport {
+  total: Figures;
+  days: Figures[];
+  hours: Figures[];
+  agents: Figures[];
+  inboxes: Figures[];
+  reasons: Record<string, number>;
+}
+
+/** A file that was read, to be sent as a part of a message's text. Nothing of it is stored before that. */
+export interface FileInMessage {
+  name: string;
+  size: number;
+  tokens: number;
+  block: string;
+}
+
 /** Why a reply needs a review: it was rated down, or left its question unanswered. */
 export type Flag = "low_rated" | "failed" | "interrupted" | "empty" | "asked_again";
+
+/** What a folder is called. */
+export interface FolderName {
+  /** At most 60 characters; unique. */
+  name: string;
+}
+
+/** A folder. */
+export interface FolderView {
+  id: string;
+  name: string;
+  conversations: number;
+}
 
 /** A model on this machine. */
 export interface FoundModelView {
@@ -586,10 +895,54 @@ export interface GivenOpinion {
   at: string;
 }
 
+/** Why people answer a case that the bot answered before. */
+export type HandOffReason = "asked_for_person" | "missing_knowledge" | "policy" | "failure" | "timeout" | "agent_took_over";
+
+/** The provider's user who is to sign in to an account. */
+export interface IdentityLink {
+  /** The provider's id of the user: the claim sub of their ID token. */
+  subject: string;
+}
+
 /** The result of an import. */
 export interface ImportCounts {
   imported: number;
   already_there: number;
+}
+
+/** What to change; omitted fields stay. */
+export interface InboxChange {
+  name?: string | null;
+  allowed_origins?: string[] | null;
+  time_zone?: string | null;
+  opening_hours?: OpeningHours[] | null;
+  greeting?: string | null;
+  collections?: string[] | null;
+  bot?: boolean | null;
+}
+
+/** An inbox, without its secret. */
+export interface InboxData {
+  id: string;
+  name: string;
+  kind: string;
+  token: string;
+  allowed_origins: string[];
+  time_zone: string;
+  opening_hours: (Record<string, unknown>)[];
+  greeting: string;
+  collections: string[];
+  bot: boolean;
+  members: NamedUser[];
+}
+
+export interface InboxList {
+  inboxes: InboxData[];
+}
+
+/** The key that signs the identities of contacts. It is shown once; the one before holds for a day. */
+export interface InboxSecret {
+  secret: string;
 }
 
 /** An invitation to create. */
@@ -611,6 +964,63 @@ export interface KeyView {
   created_at: string;
   expires_at: string | null;
   last_used_at: string | null;
+}
+
+/** A token that could have stood in the place of another. */
+export interface LensAlternative {
+  id: number;
+  text: string;
+  logprob: number;
+  kept_logprob: number | null;
+  removed_by: string | null;
+}
+
+/** The choice of one token. */
+export interface LensChoice {
+  token: LensToken;
+  alternatives: LensAlternative[];
+  row: LensRow;
+}
+
+/** All scores of one place, with what the settings do to them before the temperature. */
+export interface LensRow {
+  data: string;
+  vocab_size: number;
+  highest: number;
+  has_forbidden: boolean;
+  counts: ([number, number])[];
+  bias: ([number, number])[];
+}
+
+/** The sampling parameters of a reply, completed with the model's own. */
+export interface LensSettings {
+  temperature: number;
+  top_k: number;
+  top_p: number;
+  min_p: number;
+  typical_p: number;
+  top_n_sigma: number;
+  repetition_penalty: number;
+  presence_penalty: number;
+  frequency_penalty: number;
+}
+
+/** A token of a reply. Probabilities are natural logarithms. */
+export interface LensToken {
+  id: number;
+  text: string;
+  logprob: number;
+  kept_logprob: number | null;
+  entropy: number;
+  num_kept: number;
+}
+
+/** How the tokens of a reply were chosen. */
+export interface LensView {
+  model: string;
+  settings: LensSettings;
+  approximate: boolean;
+  tokens: LensToken[];
 }
 
 /** What a link's visitor sees before using it. */
@@ -651,6 +1061,35 @@ export interface LinkView {
   expires_at: string;
 }
 
+/** The provider's user who signs in to an account. */
+export interface LinkedIdentity {
+  subject: string;
+  label: string;
+  created_at: string;
+}
+
+/** Whether the server mails replies, and how the outbox is. */
+export interface MailView {
+  sender: string | null;
+  server: string | null;
+  delay_minutes: number;
+  pending: number;
+  last_sent_at: string | null;
+  error: string | null;
+}
+
+/** Changes to many conversations; omitted fields stay. */
+export interface ManyChange {
+  /** Their ids. */
+  ids: string[];
+  /** Hidden from the list, but found by search. */
+  archived?: boolean | null;
+  /** Tags to add to those that each has. */
+  add_tags?: string[];
+  /** The folder to move them into; null: out of any. */
+  folder_id?: string | null;
+}
+
 export interface MarkedQuestion {
   id: string;
   collection: string;
@@ -678,6 +1117,13 @@ export interface Membership {
   may_edit?: boolean;
 }
 
+export interface Merge {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  /** Id of the case that it becomes a part of. */
+  into: string;
+}
+
 /** The status of a message. Only ``STREAMING`` may still change. */
 export type MessageStatus = "streaming" | "complete" | "stopped" | "interrupted" | "error";
 
@@ -702,6 +1148,9 @@ export interface MessageView {
   reasoning_seconds: number | null;
   tool_uses: ToolUse[];
   citations: Citation[];
+  seed: number | null;
+  edited: boolean;
+  differences: SettingDifference[];
 }
 
 /** The loaded model. ``name`` is what ``/v1/models`` lists. */
@@ -716,6 +1165,7 @@ export interface ModelInfo {
   has_chat_template: boolean;
   has_unused_adapter: boolean;
   can_continue: boolean;
+  can_inspect: boolean;
   quantization_reason: string | null;
   can_think: boolean;
   can_call_tools: boolean;
@@ -733,12 +1183,52 @@ export interface ModelsView {
   can_load_paths: boolean;
 }
 
+/** Replies to compare. */
+export interface MoreReplies {
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** The settings of each reply, two to four. They are not saved on the conversation. Each reply counts towards the limits as one message. */
+  variants: ChatSettings[];
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
+}
+
+export interface NamedActor {
+  kind: AuthorKind;
+  id: string | null;
+  name: string | null;
+}
+
+export interface NamedAgent {
+  name: string;
+}
+
+export interface NamedUser {
+  id: string;
+  name: string;
+}
+
 /** The adapter to load. */
 export interface NewAdapter {
   /** The name by which requests to /v1 choose it. */
   name: string;
   /** A folder in PEFT's format, in the models folder (ENGINE_MODELS_DIR). Without accounts also any other. */
   folder: string;
+}
+
+/** A contact's message that another program received. */
+export interface NewCase {
+  inbox_id: string;
+  contact: NewContact;
+  text: string;
+  /** The program's own id of the message: sending it again stores nothing. */
+  client_id: string;
+}
+
+/** What new chats begin with. */
+export interface NewChats {
+  /** Null: the model's defaults. */
+  settings: ChatSettings | null;
 }
 
 /** A collection to create. */
@@ -749,6 +1239,15 @@ export interface NewCollection {
   everyone?: boolean;
 }
 
+/** A contact as a program knows it. What a website has proven of one stays as it is. */
+export interface NewContact {
+  /** The program's own id of the contact: a contact is known by it. */
+  external_id: string;
+  name?: string | null;
+  email?: string | null;
+  language?: string | null;
+}
+
 /** A conversation that begins without a message, such as with a draft of a reply. */
 export interface NewConversation {
   /** What it is about: its title is made from this. */
@@ -757,6 +1256,22 @@ export interface NewConversation {
   settings?: ChatSettings | null;
   /** Keep it in memory only, until the server ends at the latest. */
   temporary?: boolean;
+}
+
+/** An inbox to create. */
+export interface NewInbox {
+  name: string;
+  kind?: "widget" | "api";
+  /** Websites that embed the widget. */
+  allowed_origins?: string[];
+  time_zone?: string;
+  /** An empty list is at any time. */
+  opening_hours?: OpeningHours[];
+  greeting?: string;
+  /** Ids of those that the bot searches. */
+  collections?: string[];
+  /** Whether the bot answers first. */
+  bot?: boolean;
 }
 
 /** An API key to create. */
@@ -789,11 +1304,112 @@ export interface NewPassword {
   new: string;
 }
 
+/** A name, and settings of which the preset takes the sampling parameters. */
+export interface NewPreset {
+  /** One that is in use is replaced. */
+  name: string;
+  settings: ChatSettings;
+}
+
+/** A visitor's rating of the case. */
+export interface NewRating {
+  score: number;
+  comment?: string;
+}
+
+export interface NewReply {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  text: string;
+  /** The client's own id: sending it again stores nothing. */
+  client_id?: string | null;
+  /** `contact`: what the contact wrote elsewhere, such as by e-mail; it needs a `client_id`. */
+  author?: "agent" | "contact";
+}
+
+/** A browser that opens the widget. */
+export interface NewSession {
+  /** Of an earlier session; one that is not valid is new. */
+  token?: string | null;
+  /** A JSON Web Token by which the website says who its customer is. */
+  identity?: string | null;
+  /** The visitor's language, such as de-AT. */
+  language?: string | null;
+  /** The visitor's time zone, such as Europe/Vienna. */
+  time_zone?: string | null;
+}
+
 /** A new version of a template. */
 export interface NewVersion {
   /** The version that was edited; 0 for the file, or for a new template. */
   after: number;
   template: Template;
+}
+
+/** A webhook to create. */
+export interface NewWebhook {
+  url: string;
+  /** Empty, it is called by its address. */
+  name?: string;
+  /** Omitted, it is told of the cases of every inbox. */
+  inbox_id?: string | null;
+  /** What it is told; an empty list is everything. */
+  events?: string[];
+}
+
+/** A new webhook and the key that signs what it is sent. The key is shown once. */
+export interface NewWebhookData {
+  webhook: WebhookView;
+  secret: string;
+}
+
+/** A message that has not been sent. */
+export interface NextMessage {
+  /** What is typed so far. */
+  text?: string;
+  /** The conversation; default: a new one. */
+  conversation_id?: string | null;
+  /** Default: those of the conversation. */
+  settings?: ChatSettings | null;
+}
+
+/** A message that has not been sent, and which part of its prompt to show. */
+export interface NextPrompt {
+  /** What is typed so far. */
+  text?: string;
+  /** The conversation; default: a new one. */
+  conversation_id?: string | null;
+  /** Default: those of the conversation. */
+  settings?: ChatSettings | null;
+  /** Tokens of the prompt before the part to show. */
+  offset?: number;
+}
+
+/** The caller's connection to the sign-in provider. */
+export interface OidcConnection {
+  provider: string | null;
+  connected_as: string | null;
+  has_password: boolean;
+}
+
+/** Where the browser goes next. */
+export interface OidcStart {
+  address: string;
+}
+
+/** A time of a weekday at which people answer. */
+export interface OpeningHours {
+  /** 0 is Monday. */
+  day: number;
+  from: string;
+  to: string;
+}
+
+/** A preset that a user has saved. A parameter that is missing in ``values`` is the model's own default. */
+export interface OwnPreset {
+  id: string;
+  name: string;
+  values: Record<string, number>;
 }
 
 export interface AuditEntryPage {
@@ -837,6 +1453,7 @@ export interface PeopleView {
   people: AccountView[];
   invitations: LinkView[];
   local_conversations: number;
+  provider: string | null;
 }
 
 /** Changes to a user's account; omitted fields stay. */
@@ -847,11 +1464,46 @@ export interface PersonChange {
   disabled?: boolean | null;
 }
 
+/** An account's identity at the sign-in provider. */
+export interface PersonIdentity {
+  provider: string;
+  identity: LinkedIdentity | null;
+}
+
+export interface PresentUser {
+  id: string;
+  name: string;
+  typing: boolean;
+}
+
+export interface PresetList {
+  presets: OwnPreset[];
+  new_chats: ChatSettings | null;
+}
+
 /** An unsaved template, and values for its variables. */
 export interface PreviewTemplate {
   template: Template;
   /** By variable; omitted ones get their defaults. */
   values?: Record<string, string>;
+}
+
+/** A part of a prompt: one special token, or the text of the tokens between two of them. */
+export interface PromptPiece {
+  text: string;
+  num_tokens: number;
+  is_special: boolean;
+}
+
+/** A part of a prompt as the model reads it. */
+export interface PromptView {
+  model: string;
+  is_exact: boolean;
+  num_tokens: number;
+  offset: number;
+  next_offset: number | null;
+  omitted_messages: number;
+  pieces: PromptPiece[];
 }
 
 /** A new proposal. */
@@ -877,6 +1529,17 @@ export interface QuestionMark {
 }
 
 export type Rating = "up" | "down";
+
+export interface RatingView {
+  score: number;
+  comment: string;
+}
+
+/** What a visitor has seen. */
+export interface ReadMark {
+  /** The last message that was shown. */
+  message_id: string;
+}
 
 /** Reasons for a rating. The first three go with a thumb up, the others with a thumb down. */
 export type Reason = "correct" | "helpful" | "clear" | "wrong" | "off_topic" | "incomplete" | "unclear" | "too_long" | "tone";
@@ -923,6 +1586,12 @@ export interface ReplyStats {
   itl_ms: number;
   tokens_per_second: number;
   finish_reason: string;
+  tokenize_ms: number | null;
+  queue_ms: number | null;
+  decode_ms: number | null;
+  delivery_ms: number | null;
+  draft_tokens: number | null;
+  accepted_draft_tokens: number | null;
 }
 
 /** A version to restore. */
@@ -931,6 +1600,12 @@ export interface RestoreTemplate {
   after: number;
   /** The version to restore. */
   version: number;
+}
+
+/** What a deletion had deleted, or deleted messages of. */
+export interface RestoredConversations {
+  conversation_id: string;
+  conversation_ids: string[];
 }
 
 /** A reply in the list of replies to review. Its texts are excerpts. */
@@ -959,7 +1634,7 @@ export interface ReviewMark {
 export type Role = "user" | "assistant";
 
 /** Endpoints that an API key gives access to. */
-export type Scope = "chat" | "models";
+export type Scope = "chat" | "models" | "cases:read" | "cases:write";
 
 /** A browser with a signed-in user. */
 export interface SessionView {
@@ -971,6 +1646,20 @@ export interface SessionView {
   current: boolean;
 }
 
+/** A setting in which a version differs from another. Null: the model's own default, or none. */
+export interface SettingDifference {
+  name: string;
+  value: string | number | boolean | null;
+  other: string | number | boolean | null;
+}
+
+/** A sign of life of a page that shows the case. */
+export interface Sign {
+  typing?: boolean;
+  /** False once the page leaves the case. */
+  here?: boolean;
+}
+
 /** Credentials. */
 export interface SignIn {
   /** The name to sign in with; case does not matter. */
@@ -979,14 +1668,48 @@ export interface SignIn {
   password: string;
 }
 
+/** The ways to sign in beside a password. */
+export interface SignInOptions {
+  provider: string | null;
+}
+
+/** What is left to do after signing out here. */
+export interface SignedOut {
+  sign_out_at: string;
+}
+
 /** A piece of a text; ``hit`` marks a match. */
 export interface SnippetPart {
   text: string;
   hit: boolean;
 }
 
+export interface Snooze {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  until: string;
+}
+
 /** Where a model was found. */
 export type Source = "bundled" | "models-dir" | "hub-cache" | "ollama" | "lm-studio";
+
+/** A message to send, and the settings of the replies to compare. */
+export interface StartComparison {
+  /** The user's message. */
+  text: string;
+  /** The settings of each reply, two to four. They are not saved on the conversation. Each reply counts towards the limits as one message. */
+  variants: ChatSettings[];
+  /** The conversation; default: a new one. */
+  conversation_id?: string | null;
+  /** The last message that the client shows, see POST /api/turns. */
+  tip_id?: string | null;
+  /** Idempotency key, see POST /api/turns. */
+  request_id?: string | null;
+  /** Saved on the conversation; default: its current ones. */
+  settings?: ChatSettings | null;
+  /** Start a conversation that is only kept in memory. */
+  temporary?: boolean;
+}
 
 /** A message to send. The client sends ids and text; the history comes from the database. */
 export interface StartTurn {
@@ -1032,6 +1755,10 @@ export interface Storage {
   tags: number;
   max_tags: number | null;
   responses: number;
+}
+
+export interface TagList {
+  tags: Record<string, number>;
 }
 
 /** A text with variables. */
@@ -1187,11 +1914,12 @@ export interface Usage {
   thumbs_down: number;
 }
 
-/** Usage of a range of days, in total and per day. */
+/** Usage of a range of days: in total, per day, and of the accounts with the most tokens. */
 export interface UsageReport {
   zone: string;
   total: Usage;
   days: Usage[];
+  accounts: AccountUsage[];
 }
 
 /** A draft that was used, for a review. */
@@ -1245,6 +1973,17 @@ export interface VersionRef {
   version: number;
 }
 
+/** A version of a reply, with the settings that it was written with. */
+export interface VersionView {
+  message: MessageView;
+  settings: ChatSettings;
+}
+
+/** Versions of a reply. */
+export interface Versions {
+  versions: VersionView[];
+}
+
 /** The current user of the desk. */
 export interface Viewer {
   user_id: string;
@@ -1260,6 +1999,124 @@ export interface WantedModel {
   load?: boolean;
 }
 
+/** What to change; omitted fields stay. */
+export interface WebhookChange {
+  name?: string | null;
+  url?: string | null;
+  /** Null: it is told of the cases of every inbox. */
+  inbox_id?: string | null;
+  events?: string[] | null;
+  enabled?: boolean | null;
+}
+
+/** ``events``: all that a webhook can be told. */
+export interface WebhookList {
+  webhooks: WebhookView[];
+  events: string[];
+}
+
+export interface WebhookSecret {
+  secret: string;
+}
+
+/** A webhook, without its secret. */
+export interface WebhookView {
+  id: string;
+  name: string;
+  url: string;
+  inbox_id: string | null;
+  events: string[];
+  enabled: boolean;
+  failing_since: string | null;
+  failure: string | null;
+  disabled_at: string | null;
+  disabled_reason: DisabledReason | null;
+  created_at: string;
+  num_pending: number;
+  num_failed: number;
+}
+
+/** A case with what its page shows. */
+export interface WholeCase {
+  case: CaseRow;
+  messages: CaseMessageData[];
+  has_earlier: boolean;
+  events: CaseEventData[];
+  other_cases: CaseRow[];
+  present: PresentUser[];
+  rating: RatingView | null;
+}
+
+export interface WidgetAuthor {
+  kind: AuthorKind;
+  name: string | null;
+}
+
+/** The state of the visitor's case. */
+export interface WidgetCase {
+  status: CaseStatus;
+  agent: NamedAgent | null;
+  open: boolean;
+  opens_at: string | null;
+  rating: boolean;
+}
+
+export interface WidgetCaseAndMessage {
+  message: WidgetMessage;
+  case: WidgetCase;
+}
+
+export interface WidgetCaseData {
+  case: WidgetCase;
+}
+
+/** A passage that a reply cites. */
+export interface WidgetCitation {
+  number: number;
+  title: string;
+  heading: string;
+  text: string;
+}
+
+export interface WidgetContact {
+  name: string | null;
+  email: string | null;
+  verified: boolean;
+}
+
+export interface WidgetInbox {
+  name: string;
+  greeting: string;
+  bot: boolean;
+  open: boolean;
+  opens_at: string | null;
+}
+
+export interface WidgetMessage {
+  id: string;
+  author: WidgetAuthor;
+  text: string;
+  status: string;
+  created_at: string;
+  client_id: string | null;
+  citations: WidgetCitation[];
+  attachments: AttachmentView[];
+}
+
+/** All that the widget shows when it opens. */
+export interface WidgetSessionData {
+  token: string;
+  expires_at: string;
+  inbox: WidgetInbox;
+  case: WidgetCase | null;
+  messages: WidgetMessage[];
+  contact: WidgetContact;
+  last_event_id: string | null;
+  identity_error: string | null;
+  attachments: boolean;
+  max_attachment_bytes: number;
+}
+
 /** A run of words that both texts have, or only the first (removed), or only the second (added). */
 export interface WordChange {
   kind: WordChangeKind;
@@ -1267,3 +2124,21 @@ export interface WordChange {
 }
 
 export type WordChangeKind = "same" | "removed" | "added";
+
+export interface _api__cases__cases__NewMessageapp {
+  /** As the caller read it: refused with 409 if it has grown since. */
+  epoch?: number | null;
+  text: string;
+  /** The client's own id: sending it again stores nothing. */
+  client_id?: string | null;
+}
+
+/** A message of a visitor. */
+export interface _api__widget__routes__NewMessageapp {
+  /** The words; a message with files needs none. */
+  text?: string;
+  /** The client's own id: sent again, it stores nothing. */
+  client_id: string;
+  /** Ids of files that were sent before. */
+  attachments?: string[];
+}

@@ -45,7 +45,7 @@ export function load(name, url, styles, context) {
 
 // Adds a stylesheet to the page, unless it is there. Resolves once it is loaded, or has failed: the page works without.
 /** @param {string} url */
-function loadStyle(url) {
+export function loadStyle(url) {
   if ([...document.querySelectorAll("link")].some((link) => link.href === url)) return undefined;
   const link = document.createElement("link");
   const loaded = new Promise((resolve) => {

@@ -22,12 +22,42 @@ const LABELS = {
   scopes: "Permissions",
   role: "Role",
   model: "Another model",
+  url: "Address",
+  events: "Events",
+  inbox_id: "Inbox",
+  subject: "Subject",
+  priority: "Priority",
+  allowed_origins: "Websites that may show it",
+  time_zone: "Time zone",
+  opening_hours: "Opening hours",
+  greeting: "Greeting",
+  question: "Question",
+  tag: "Tag",
+  q: "Search",
+  first: "From",
+  last: "To",
 };
+
+/** The name of a chat's setting, as the settings panel has it. @param {string} name */
+export const labelOfSetting = (name) => SETTINGS[name] ?? LABELS[name] ?? name;
 
 /** Adds the labels of the sampling parameters, which the page loads with its options. @param {{name: string, label: string}[]} parameters */
 export function addLabels(parameters) {
   for (const { name, label } of parameters) LABELS[name] = label;
 }
+
+/** @type {Record<string, string>} of settings that are no sampling parameters */
+const SETTINGS = {
+  model: "Model",
+  adapter: "Adapter",
+  thinking: "Thinking",
+  max_thinking_tokens: "Maximum thinking",
+  use_tools: "Tools",
+  collections: "Sources",
+  json_schema: "JSON schema",
+  system_prompt: "System prompt",
+  system_prompt_variables: "Variables of the prompt",
+};
 
 /**
  * Pydantic's validation messages, and their rewording as the end of a sentence that starts with the label.

@@ -1,6 +1,6 @@
 // Types of GET /ui/options, which app/ui/options.py makes.
 
-import type { ChatSettings, UserRole, Variable } from "./api_types.js";
+import type { ChatSettings, OwnPreset, UserRole, Variable } from "./api_types.js";
 
 /** A sampling parameter, or another setting of a chat, with a control of its own. */
 export interface ParameterOptions {
@@ -37,11 +37,14 @@ export interface PageOptions {
   accounts: boolean;
   user: { name: string | null; role: UserRole };
   retention_days: number | null;
-  model: { name: string; max_model_len: number; num_parameters: number; can_continue: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
+  model: { name: string; max_model_len: number; num_parameters: number; can_continue: boolean; can_inspect: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
   suggested_model: { name: string; title: string; size_mb: number; licence: string } | null; // while the guide is loaded
+  welcome: { good_for: string; examples: string[] }; // what an empty chat shows, for the model that is loaded
   parameters: ParameterOptions[];
   defaults: Record<string, number>;
   presets: PresetOptions[];
+  own_presets: OwnPreset[]; // which this user has saved
+  new_chat_settings: ChatSettings | null; // what this user's new chats begin with
   collections: { id: string; name: string; is_empty: boolean }[]; // of documents, which this user may use
   prompts: PromptOptions[];
 }

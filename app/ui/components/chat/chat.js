@@ -22,13 +22,22 @@ export class Chat extends Component {
         offers: (name) => this.#offers(name),
         edit: (id, text) => this.#emit("edit", id, { text }),
         regenerate: (id) => this.#emit("regenerate", id),
-        resume: (id) => this.#emit("resume", id),
+        resume: (id, isLast) => this.#emit("resume", id, isLast ? {} : { as_version: true }),
+        rewrite: (id, text) => this.#emit("rewrite", id, { text }),
+        compare: (id) => this.#emit("compare", id),
+        keep: (id) => this.#emit("keep", id),
+        useSettings: (id) => this.#emit("use_settings", id),
         decide: (id, decision) => this.#emit("decide", id, decision),
         branch: (id) => this.#emit("branch", id),
+        prompt: (id) => this.#emit("prompt", id),
+        lens: (id) => this.#ask("lens", id),
+        lensChoice: (id, index) => this.#ask("lens_choice", id, { index }),
+        branchAt: (id, index, token_id) => this.#emit("branch_at", id, { index, token_id }),
         remove: (id) => this.#emit("delete", id),
         show: (id, step, shown) => this.#emit("version", shown, { id, step }),
         rate: (id, feedback) => this.#emit(feedback ? "rate" : "unrate", id, feedback ?? {}),
         openSource: (id, citation) => this.#emit("source", id, { citation }),
+        mark: (id, citation) => this.#emit("mark", id, { citation }),
         draftKey: (id) => (this.props.keep_edits && this.#placeOf(id).id !== null ? `deskmate.edit.${id}` : null),
         onError: (error) => this.emit("error", error),
       },
@@ -66,6 +75,7 @@ export class Chat extends Component {
   /** @param {string} name */
   #offers(name) {
     if (this.props.read_only && !UNCHANGING.has(name)) return false;
+    if (name === "lens" || name === "prompt") return this.props.can_inspect !== undefined; // only a page's script can answer it
     return (this.props.actions ?? []).includes(name);
   }
 
@@ -74,6 +84,7 @@ export class Chat extends Component {
     this.welcome.describe(this.props);
     this.earlier.hidden = !hasEarlier;
     this.element.classList.toggle("dm-cannot-continue", canContinue === false);
+    this.element.classList.toggle("dm-cannot-inspect", this.props.can_inspect !== true);
     this.element.style.height = typeof height === "number" ? `${height}px` : (height ?? "");
     this.element.style.flex = height === null || height === undefined ? "" : "none";
   }
@@ -90,6 +101,11 @@ export class Chat extends Component {
   /** @param {string} id @returns {{index: number | null, id: string | null}} */
   #placeOf(id) {
     return this.#places.get(id) ?? { index: null, id };
+  }
+
+  /** Raises an event whose result a page's script returns. @param {string} event @param {string} id @param {object} detail @returns {Promise<any>} */
+  async #ask(event, id, detail = {}) {
+    return this.#emit(event, id, detail);
   }
 
   /** Raises an event of a shown message. @param {string} event @param {string} id @param {object} detail */

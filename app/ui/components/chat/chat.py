@@ -21,14 +21,21 @@ class Chat(FileComponent):
     reply streams it: the new text is appended, and the other messages are left alone.
     """
 
-    STYLES: ClassVar = ("components/chat/feedback.css",)
+    STYLES: ClassVar = tuple(
+        f"components/chat/{name}.css"
+        for name in [
+            *("markdown", "citations", "tool_cards", "attached", "welcome"),
+            *("feedback", "lens", "comparison", "reply_timing"),
+        ]
+    )
 
     #: What a user can do with a message. "rate" offers feedback, "version" a switch between versions, "decide" whether
-    #: a tool that the model wants to call may run, "source" a way to the documents that a reply cites; each of the rest
-    #: is a button that raises the event of its name, except for "copy".
+    #: a tool that the model wants to call may run, "source" a way to the documents that a reply cites, "mark" a button
+    #: below each of them; each of the rest is a button that raises the event of its name, except for "copy".
     ACTIONS: ClassVar = (
         *("copy", "edit", "regenerate", "resume", "branch", "delete"),
-        *("rate", "version", "decide", "source"),
+        *("rate", "version", "decide", "source", "mark"),
+        *("rewrite", "compare", "use_settings"),
     )
 
     EVENTS: ClassVar = [
@@ -38,7 +45,18 @@ class Chat(FileComponent):
             "A user changed a message of theirs and sent it again. Data: `id`, `index`, `text` (the new text).",
         ),
         quiet_event("regenerate", "A user wants another reply in place of this one. Data: `id`, `index`."),
-        quiet_event("resume", "A user wants an incomplete reply to be continued. Data: `id`, `index`."),
+        quiet_event(
+            "resume",
+            "A user wants an incomplete reply to be continued. Data: `id`, `index`; `as_version` (true) if messages "
+            "follow it, so that the longer reply has to be another version.",
+        ),
+        quiet_event(
+            "rewrite",
+            "A user edited a reply, which is to go on from there. Data: `id`, `index`, `text` (the new beginning).",
+        ),
+        quiet_event("compare", "A user wants to compare several replies in place of this one. Data: `id`, `index`."),
+        quiet_event("keep", "A user keeps one of the compared replies. Data: `id`."),
+        quiet_event("use_settings", "A user wants the settings of a version for the chat. Data: `id`, `index`."),
         quiet_event("branch", "A user wants a new conversation from this reply on. Data: `id`, `index`."),
         quiet_event("delete", "A user wants to delete a message and everything after it. Data: `id`, `index`."),
         quiet_event(
@@ -59,6 +77,11 @@ class Chat(FileComponent):
         quiet_event(
             "source",
             "A user wants to read a document that a reply cites. Data: `id`, `index`, `citation` (as in the message).",
+        ),
+        quiet_event(
+            "mark",
+            "A user says that a passage that a reply cites answers the question. Data: `id`, `index`, `citation` (as "
+            "in the message).",
         ),
         quiet_event("unrate", "A user took feedback on a reply back. Data: `id`, `index`."),
         quiet_event("example_select", "A user chose an example of the welcome screen. Data: `text`."),
@@ -93,9 +116,9 @@ class Chat(FileComponent):
             value: the messages, oldest first, or a function that returns them when the page loads.
             actions: which of ``Chat.ACTIONS`` to offer.
             heading: heading of the welcome screen, which an empty chat shows.
-            introduction: text below the heading.
+            introduction: text below the heading. It keeps its line breaks.
             suggestion: a sentence below the introduction, and the name of a button beside it, which may be missing.
-            examples: texts that the welcome screen offers as buttons.
+            examples: texts that the welcome screen offers as buttons, to be sent as they stand (``example_select``).
             temporary_hint: what a temporary chat is. Given, the welcome screen offers to make the next chat one.
             has_earlier: offer to show messages above the first one.
             can_continue: incomplete replies can be resumed, if ``actions`` has "resume".

@@ -5,7 +5,7 @@ import { make } from "../../shared/dom.js";
 /** @import { Citation } from "./types.js" */
 
 const NUMBER = /\[([1-9]\d{0,2})\]/;
-const NO_CITATIONS_IN = "pre, code, a, button";
+const NO_CITATIONS_IN = "pre, code, a, button, .dm-math";
 
 /**
  * The parts of a text: its words, and the numbers in brackets that are cited.

@@ -21,9 +21,11 @@ export class Citations {
   /**
    * @param {Citation[]} [citations]
    * @param {((citation: Citation) => unknown) | null} [open]  shows the document; null: that is not offered
+   * @param {((citation: Citation) => unknown) | null} [mark]  says that the passage answers the question; null: as above
    */
-  constructor(citations = [], open = null) {
+  constructor(citations = [], open = null, mark = null) {
     this.open = open;
+    this.mark = mark;
     this.element = make("section", { class: "dm-citations", "aria-label": "Sources", hidden: true });
     this.show(citations);
   }
@@ -44,14 +46,18 @@ export class Citations {
     this.#shown = shown;
     this.value = citations;
     this.element.hidden = citations.length === 0;
-    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation, this.open))));
+    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation, this.open, this.mark))));
     this.element.replaceChildren(...(citations.length === 0 ? [] : [make("p", { class: "dm-citations-title" }, "Sources"), list]));
     return true;
   }
 }
 
-/** @param {Citation} citation @param {((citation: Citation) => unknown) | null} open */
-function makeSource(citation, open) {
+/**
+ * @param {Citation} citation
+ * @param {((citation: Citation) => unknown) | null} open
+ * @param {((citation: Citation) => unknown) | null} mark
+ */
+function makeSource(citation, open, mark) {
   const heading = headingBelowTitle(citation);
   return make(
     "details",
@@ -65,5 +71,8 @@ function makeSource(citation, open) {
     ),
     make("blockquote", { class: "dm-citation-text", dir: "auto" }, citation.text),
     open && make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document"),
+    mark !== null && citation.document_id !== undefined
+      ? make("button", { type: "button", class: "dm-action dm-mark-source", onclick: () => mark(citation) }, "Answers this question")
+      : null,
   );
 }

@@ -2,12 +2,17 @@
 // short list of tags, and images become links so that nothing is loaded from other origins.
 
 import DOMPurify from "../../shared/vendor/purify.es.mjs";
-import { icon, make } from "../../shared/dom.js";
+import { make } from "../../shared/dom.js";
+import { becomeText, colourCode, frameCode } from "./code_block.js";
+import { linkFootnotes } from "./footnote_marks.js";
 import { GrowingBlocks } from "./markdown_blocks.js";
+import { showMath } from "./math.js";
+
+export { copyText } from "./copying.js";
 
 const PURIFY = {
   ALLOWED_TAGS: (
-    "a p br hr em strong del code pre blockquote ul ol li h3 h4 h5 h6 table thead tbody tr th td"
+    "a p br hr em strong del code pre blockquote ul ol li h3 h4 h5 h6 table thead tbody tr th td sup"
   ).split(" "),
   ALLOWED_ATTR: ["href", "title", "class", "start", "align"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
@@ -22,7 +27,10 @@ const PLAIN_VALUES = [
   ["start", "OL", /^\d{1,9}$/],
   ["align", "TH", /^(?:left|center|right)$/],
   ["align", "TD", /^(?:left|center|right)$/],
-  ["class", "CODE", /^language-/],
+  ["class", "CODE", /^(?:language-|math-(?:inline|display|open)$)/],
+  ["class", "SUP", /^footnote-(?:mark|of)$/],
+  ["class", "P", /^footnote$/],
+  ["class", "LI", /^task$/],
 ];
 
 /** Sanitises untrusted HTML to a fragment of allowed elements and attributes. @param {string} html */
@@ -54,42 +62,17 @@ function toFragment(html) {
     table.replaceWith(frame);
     frame.append(table);
   }
+  showMath(fragment);
+  linkFootnotes(fragment);
   // The text direction is set per block by its language; code is always left to right.
   for (const block of fragment.children) if (!block.matches(".dm-code")) block.setAttribute("dir", "auto");
   return fragment;
 }
 
-/**
- * Adds a bar with a copy button above the code. Keeps the <pre> itself, because the code may still be streaming.
- * @param {HTMLPreElement} pre
- */
-function frameCode(pre) {
-  const code = pre.querySelector("code") ?? pre;
-  const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
-  const copy = make("button", { type: "button", class: "dm-action", "aria-label": "Copy code" }, icon("copy"), "Copy");
-  copy.addEventListener("click", () => copyText(code.textContent ?? "", copy));
-  pre.tabIndex = 0; // so that long lines can be scrolled by keyboard
-  pre.setAttribute("role", "region");
-  pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
-  const block = make("div", { class: "dm-code", dir: "ltr" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
-  pre.replaceWith(block);
-  block.append(pre);
-}
-
-/** Copies text and shows the outcome on the button for 1.5 s. @param {string} text @param {HTMLElement} button */
-export async function copyText(text, button) {
-  let outcome = "Copied";
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    outcome = "Not allowed";
-  }
-  const label = button.lastChild;
-  const before = label?.textContent;
-  if (!label || before === undefined || before === outcome) return;
-  label.textContent = outcome;
-  setTimeout(() => (label.textContent = before), 1500);
-}
+// How many finished blocks stand beside each other. The browser restyles all children of an element that gets another
+// one, with everything in them, as soon as a page has a formula: its own styles for MathML have `~ :nth-child(2n)`. So the
+// blocks after these stand in an element of their own, at the end.
+const MAX_SIBLINGS = 24;
 
 // Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
 export class StreamingMarkdown {
@@ -99,7 +82,8 @@ export class StreamingMarkdown {
     this.decorate = decorate;
     this.blocks = new GrowingBlocks();
     this.tail = make("div", { class: "dm-tail" });
-    /** @type {Text | null} the text of the unclosed code block at the end */
+    this.part = element; // gets the finished blocks
+    /** @type {Element | null} the <code> of the unclosed code block at the end; its last child is a text */
     this.openCode = null;
     this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
     /** @type {number | null} */
@@ -150,27 +134,55 @@ export class StreamingMarkdown {
   #draw() {
     const started = performance.now();
     const drawing = this.blocks.draw();
-    if ("appended" in drawing) this.openCode?.appendData(drawing.appended);
+    if ("appended" in drawing) this.#appendCode(drawing.appended);
     else this.#drawBlocks(drawing.complete, drawing.growing, drawing.code);
     const cost = performance.now() - started;
     this.pause = performance.now() + Math.min(cost * 4, 600);
   }
 
-  /** @param {string} html  untrusted */
-  #render(html) {
+  /** @param {string} text */
+  #appendCode(text) {
+    const last = this.openCode?.lastChild;
+    if (!this.openCode || !(last instanceof Text)) return;
+    last.appendData(text);
+    colourCode(this.openCode);
+  }
+
+  /** @param {string} html  untrusted @param {string | null} openCode  the text of its last code block, if that is not closed */
+  #render(html, openCode = null) {
     const fragment = toFragment(html);
+    const code = [...fragment.querySelectorAll("pre code")];
+    if (openCode !== null) code.at(-1)?.replaceChildren(openCode); // with newlines that the parser drops
+    this.#keepOpenCode(fragment);
+    for (const each of fragment.querySelectorAll("pre code")) colourCode(each);
     this.decorate(fragment);
     return fragment;
   }
 
+  /** The code block that was open stays the element that it was, with its colours. @param {DocumentFragment} fragment */
+  #keepOpenCode(fragment) {
+    const [block, old] = [fragment.firstElementChild, this.openCode?.closest(".dm-code")];
+    const [code, oldCode] = [block?.querySelector(":scope > pre > code"), this.openCode];
+    if (!block || !old || !code || !oldCode || code.className !== oldCode.className) return;
+    if (becomeText(oldCode, code.textContent ?? "")) block.replaceWith(old);
+    this.openCode = null; // a text has one open block at most
+  }
+
+  #beginPart() {
+    const part = make("div", { class: "dm-part" }, this.tail);
+    this.part.append(part);
+    this.part = part;
+  }
+
   /** @param {string} complete @param {string} growing @param {string | null} code  of the unclosed code block */
   #drawBlocks(complete, growing, code) {
-    if (complete !== "") this.tail.before(this.#render(complete));
-    this.tail.replaceChildren(this.#render(growing));
-    this.openCode = null;
-    if (code === null) return;
-    this.openCode = document.createTextNode(code);
-    this.tail.querySelector("pre code")?.replaceChildren(this.openCode); // with newlines that the parser drops
+    if (complete !== "") {
+      if (this.part.childElementCount > MAX_SIBLINGS) this.#beginPart();
+      this.tail.before(this.#render(complete));
+    }
+    this.tail.replaceChildren(this.#render(growing, code));
+    const last = code === null ? null : [...this.tail.querySelectorAll("pre code")].at(-1);
+    this.openCode = last?.lastChild instanceof Text ? last : null;
   }
 }
 

@@ -2,6 +2,8 @@
 // is text in it already. Needs no page.
 
 import { Lexer, Marked } from "../../shared/vendor/marked.esm.js";
+import { footnoteExtensions } from "./footnote_syntax.js";
+import { mathExtensions } from "./math_syntax.js";
 
 /** @typedef {import("../../shared/vendor/marked.esm.js").Token} Token */
 
@@ -21,11 +23,16 @@ const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); /
 const marked = new Marked({
   gfm: true,
   breaks: true,
+  extensions: [...mathExtensions(escapeHtml), ...footnoteExtensions(escapeHtml)],
   tokenizer: { blockquote: unlessTooDeep, list: unlessTooDeep },
   renderer: {
     html: ({ text }) => escapeHtml(text),
     image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    listitem(item) {
+      const html = this.parser.parse(item.tokens);
+      return item.task ? `<li class="task">${html}</li>\n` : `<li>${html}</li>\n`;
+    },
     heading({ tokens, depth }) {
       const level = Math.min(depth + 2, 6); // h1 and h2 belong to the page
       return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
@@ -49,14 +56,14 @@ class BoundedLexer extends Lexer {
   }
 }
 
-/** @param {string} text */
-const lex = (text) => new BoundedLexer(marked.defaults).lex(text);
+/** The blocks of a text, each with what is in it. @param {string} text */
+export const lex = (text) => new BoundedLexer(marked.defaults).lex(text);
 
 /** The HTML of a whole text, untrusted. @param {string} text */
 export const toHtml = (text) => marked.parser(lex(text));
 
-// A link reference definition may follow the text that uses it.
-const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
+// A link reference definition may follow the text that uses it. A footnote's text stands where it is written.
+const HAS_DEFINITION = /^ {0,3}\[(?!\^)[^\]\n]+\]:/m;
 // The number of a list's next item, before its full stop has arrived: so far it is a paragraph below the list.
 const ITEM_NUMBER = /^ {0,3}\d{1,9}\s*$/;
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
@@ -108,6 +115,7 @@ export class GrowingBlocks {
     let last = lastBlock(tokens, tokens.length - 1);
     const before = lastBlock(tokens, last - 1);
     if (before >= 0 && tokens[before].type === "list" && ITEM_NUMBER.test(tokens[last].raw)) last = before;
+    else if (before >= 0 && last >= 0 && tokens[last].mayChange) last = before; // and become a part of the one before
     const complete = tokens.slice(0, Math.max(last, 0));
     this.#completeLength += complete.reduce((length, token) => length + token.raw.length, 0);
     const growing = tokens.slice(Math.max(last, 0));

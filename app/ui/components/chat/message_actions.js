@@ -1,10 +1,31 @@
 // The action buttons under a message, and the switcher between its versions.
 
 import { icon, make } from "../../shared/dom.js";
+import { versionNote } from "./difference_texts.js";
 
 /** @param {string} name @param {string} label @param {() => unknown} onclick @param {string} iconName */
 export function actionButton(name, label, onclick, iconName) {
   return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
+}
+
+/**
+ * The switcher between the versions of a reply, and beside it what tells this one from the next. Null if it has neither.
+ * @param {import("./types.js").Message} message
+ * @param {import("./types.js").Actions} actions
+ */
+export function versionRow(message, actions) {
+  const switcher = versionSwitcher(message, actions.show);
+  const note = versionNote(message);
+  if (switcher === null && note === "") return null;
+  const use = make("button", { type: "button", class: "dm-action", onclick: () => actions.useSettings(message.id) }, "Use these settings");
+  const seed = message.seed === null || message.seed === undefined ? null : `Seed ${message.seed}`;
+  return make(
+    "div",
+    { class: "dm-version-row" },
+    switcher,
+    make("span", { class: "dm-version-note", dir: "auto", title: seed }, note),
+    actions.offers("use_settings") && switcher !== null ? use : null,
+  );
 }
 
 /**

@@ -1,6 +1,7 @@
 // The scrolling list of messages.
 
 import { replaceChildren } from "../../shared/dom.js";
+import { Comparison } from "./comparison.js";
 import { Following, isAtEnd } from "./following.js";
 import { actionButton } from "./message_actions.js";
 import { ReplyView } from "./reply_view.js";
@@ -82,6 +83,13 @@ export class MessageList {
     this.list.append(element);
     this.#sayOnce();
     return reply;
+  }
+
+  /** Appends compared replies, side by side. @param {import("../../shared/api_types.js").VersionView[]} versions */
+  compare(versions) {
+    const comparison = new Comparison(versions, this.actions);
+    this.list.append(comparison.element);
+    return comparison;
   }
 
   /** Prepends earlier messages without moving the scroll position. @param {Message[]} messages */

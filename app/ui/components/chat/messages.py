@@ -19,6 +19,13 @@ class MessageStats(TypedDict):
     completion_tokens: int
     ttft_ms: NotRequired[float]  #: time to the first token, in ms
     tokens_per_second: NotRequired[float]
+    tokenize_ms: NotRequired[float | None]  #: how long the phases took; None: unknown
+    queue_ms: NotRequired[float | None]
+    decode_ms: NotRequired[float | None]
+    delivery_ms: NotRequired[float | None]
+    draft_tokens: NotRequired[int | None]  #: guessed by speculative decoding
+    accepted_draft_tokens: NotRequired[int | None]
+    itl_ms: NotRequired[float]  #: between two tokens, in ms
     finish_reason: NotRequired[str]  #: stop, stop_string, length, abort, error, deadline or tool_calls
 
 
@@ -51,6 +58,14 @@ class MessageCitation(TypedDict):
     title: str  #: of the document
     heading: str  #: the headings above it, joined by " > "; may be empty
     text: str
+
+
+class MessageDifference(TypedDict):
+    """A setting in which a version of a reply differs from another."""
+
+    name: str
+    value: str | float | bool | None  #: None: the model's default
+    other: str | float | bool | None
 
 
 def _as_text(content: object) -> object:
@@ -87,6 +102,9 @@ class Message(TypedDict):
     context_length: NotRequired[int | None]  #: of the model, in tokens
     model: NotRequired[str | None]  #: name of the model that wrote the reply
     has_system_prompt: NotRequired[bool]
+    seed: NotRequired[int | None]  #: that the reply was written with
+    edited: NotRequired[bool]  #: the user has written the beginning of the reply
+    differences: NotRequired[list[MessageDifference]]  #: settings in which it differs from the version beside it
 
 
 def _as_dict(message: object) -> object:

@@ -3,6 +3,7 @@
 import { make } from "../../shared/dom.js";
 import { markCitations } from "./citation_marks.js";
 import { renderMarkdown, StreamingMarkdown } from "./markdown.js";
+import { textOf } from "./math.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @typedef {import("./types.js").ToolUse} ToolUse */
@@ -48,7 +49,7 @@ export class ReplyBody {
 
   /** The text for a screen reader. */
   get spoken() {
-    const texts = [...this.element.querySelectorAll(":scope > .dm-text")].map((text) => (text.textContent ?? "").trim());
+    const texts = [...this.element.querySelectorAll(":scope > .dm-text")].map((text) => textOf(text).trim());
     const waiting = [...this.#cards.values()].some(({ isWaiting }) => isWaiting) ? "A tool waits for your decision." : "";
     return [...texts, waiting].filter((text) => text !== "").join(" ");
   }

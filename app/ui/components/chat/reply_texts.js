@@ -1,6 +1,6 @@
 // The texts about a reply: how it ended, its statistics, what the model did not get.
 
-import { count, plural } from "../../shared/formats.js";
+import { count } from "../../shared/formats.js";
 
 /** @typedef {import("./types.js").MessageStats} MessageStats */
 
@@ -20,23 +20,6 @@ export function whyEnded(stats, contextLength) {
  * @param {MessageStats | null | undefined} stats
  */
 export const hasEnded = (stats) => !stats?.finish_reason || ENDED.has(stats.finish_reason);
-
-/**
- * "212 tokens · first after 0.31 s · 24.1 tokens/s · 96 of 120 prompt tokens cached · ended by itself"
- * @param {MessageStats} stats
- * @param {number | null} contextLength
- */
-export function statsLine(stats, contextLength) {
-  const { completion_tokens: written, ttft_ms: first, tokens_per_second: speed, cached_prompt_tokens: cached } = stats;
-  const parts = [plural(written, "token")];
-  if (written > 0 && first !== undefined) parts.push(`first after ${(first / 1000).toFixed(2)} s`);
-  if (speed !== undefined && speed > 0) parts.push(`${speed.toFixed(1)} tokens/s`);
-  const read = plural(stats.prompt_tokens, "prompt token");
-  // Not every model server reports its cached tokens.
-  parts.push(cached === null || cached === undefined ? read : `${count(cached)} of ${read} cached`);
-  parts.push(whyEnded(stats, contextLength));
-  return parts.filter((part) => part !== "").join(" · ");
-}
 
 /** @type {Record<string, string>} */
 const NOTES = {
@@ -87,8 +70,8 @@ export function endingNote(status, error, empty, thought = false) {
  */
 export function leftOutLine({ omitted_messages: omitted = 0, context_length: contextLength, has_system_prompt: prompted }) {
   if (omitted === 0) return "";
-  const [messages, fit, were] = omitted === 1 ? ["message", "fits", "was"] : ["messages", "fit", "were"];
-  const context = contextLength ? `the model's ${count(contextLength)} tokens` : "the model's context";
+  const [messages, were] = omitted === 1 ? ["message", "was"] : ["messages", "were"];
+  const context = contextLength ? `the model's ${count(contextLength)} tokens have` : "the model's context has";
   const kept = prompted ? "; the system prompt was kept" : "";
-  return `${count(omitted)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
+  return `${count(omitted)} earlier ${messages} ${were} left out, so that ${context} room for this reply and what follows${kept}.`;
 }

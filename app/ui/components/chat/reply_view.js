@@ -3,12 +3,15 @@
 
 import { announce, make } from "../../shared/dom.js";
 import { Citations } from "./citations.js";
+import { CopyChoice } from "./copy_choice.js";
+import { LensSwitch } from "./lens_switch.js";
 import { Feedback } from "./feedback.js";
 import { withFootnotes } from "./footnotes.js";
-import { copyText } from "./markdown.js";
-import { actionButton, versionSwitcher } from "./message_actions.js";
+import { actionButton, versionRow } from "./message_actions.js";
 import { ReplyBody } from "./reply_body.js";
-import { endingNote, hasEnded, leftOutLine, statsLine } from "./reply_texts.js";
+import { ReplyEditor } from "./reply_editor.js";
+import { endingNote, hasEnded, leftOutLine } from "./reply_texts.js";
+import { ReplyTiming } from "./reply_timing.js";
 import { SourcePreview } from "./source_preview.js";
 import { Thoughts } from "./thoughts.js";
 
@@ -25,38 +28,45 @@ export class ReplyView {
   /** @param {Message} message @param {import("./types.js").Actions} actions */
   constructor(message, actions) {
     const { id } = message;
-    this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages }, leftOutLine(message));
     this.waitingText = make("span");
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), this.waitingText);
     this.thoughts = new Thoughts(message);
     this.note = make("p", { class: "dm-note", hidden: true });
-    this.copy = actionButton("Copy", "Copy reply", () => copyText(withFootnotes(this.source, this.citations.value), this.copy), "copy");
-    this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id), "next");
+    this.copies = new CopyChoice(() => withFootnotes(this.source, this.citations.value));
+    this.editor = new ReplyEditor(() => this.source, (text) => actions.rewrite(id, text), actions.draftKey(id));
+    this.compare = actionButton("Compare", "Compare replies with other settings", () => actions.compare(id), "columns");
+    this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(id, this.#isLast), "next");
     this.resume.classList.add("dm-resume");
     this.feedback = new Feedback(message, actions);
     this.model = make("span", { class: "dm-reply-model", dir: "auto", hidden: !message.model, title: "The model that wrote this reply" }, message.model ?? "");
-    this.stats = make("span", { class: "dm-stats" });
+    this.timing = new ReplyTiming(message.context_length ?? null, message.model, actions.offers("prompt") ? () => actions.prompt(id) : null);
     const decide = actions.offers("decide") ? (/** @type {import("./types.js").Decision} */ decision) => actions.decide(id, decision) : null;
     this.body = new ReplyBody(message, decide);
     /** @type {((citation: import("./types.js").Citation) => unknown) | null} */
     const openSource = actions.offers("source") ? (citation) => actions.openSource(id, citation) : null;
-    this.citations = new Citations(message.citations, openSource);
+    /** @type {((citation: import("./types.js").Citation) => unknown) | null} */
+    const mark = actions.offers("mark") ? (citation) => actions.mark(id, citation) : null;
+    this.citations = new Citations(message.citations, openSource, mark);
     this.preview = new SourcePreview(this.body.element, (number) => this.citations.find(number), openSource);
+    this.lens = new LensSwitch(id, this.body.element, actions);
     /** @param {string} name @param {HTMLElement | null} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
     this.foot = make(
       "footer",
       { class: "dm-foot", hidden: true },
-      offered("version", versionSwitcher(message, actions.show)),
+      offered("version", versionRow(message, actions)),
       offered("resume", this.resume),
-      offered("copy", this.copy),
+      offered("copy", this.copies.element),
       offered("rate", this.feedback.buttons),
       offered("regenerate", actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again")),
+      offered("compare", this.compare),
+      offered("rewrite", this.editor.button),
+      offered("lens", this.lens.button),
       offered("branch", actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(id), "branch")),
       offered("delete", actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(id), "delete")),
       this.model,
-      this.stats,
+      this.timing.element,
     );
     this.element = make(
       "article",
@@ -65,6 +75,8 @@ export class ReplyView {
       this.waiting,
       this.thoughts.element,
       this.body.element,
+      this.editor.element,
+      this.lens.element,
       this.citations.element,
       this.note,
       this.foot,
@@ -76,6 +88,7 @@ export class ReplyView {
       this.element.dataset.status = "streaming";
     } else {
       this.#close(message);
+      if (actions.offers("rewrite") && !this.editor.button.hidden) this.editor.restore();
     }
   }
 
@@ -86,8 +99,9 @@ export class ReplyView {
 
   /** @param {string} text @param {() => void} [onRendered] */
   append(text, onRendered) {
+    this.lens.close(); // it shows the text before
     this.body.append(text, onRendered);
-    this.waiting.hidden = true;
+    if (!this.waiting.hidden) this.waiting.hidden = true;
   }
 
   /**
@@ -156,6 +170,11 @@ export class ReplyView {
     }
   }
 
+  /** Whether no message follows it. */
+  get #isLast() {
+    return this.element.matches(":last-child");
+  }
+
   get #isEmpty() {
     return this.source === "" && this.thoughts.source === "" && !this.body.hasTools;
   }
@@ -184,8 +203,9 @@ export class ReplyView {
     this.waiting.hidden = true;
     this.body.close();
     this.notice(endingNote(status, error, this.source === "" && !this.body.hasTools, this.thoughts.source !== ""));
-    this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
-    this.copy.hidden = this.source === "";
+    this.timing.show(stats);
+    this.copies.element.hidden = this.lens.button.hidden = this.source.trim() === "";
+    this.editor.button.hidden = this.source.trim() === "" || this.body.hasTools;
     this.resume.hidden = (status === "complete" && hasEnded(stats)) || (this.source.trim() === "" && this.thoughts.source === "" && !this.body.hasTools);
     this.foot.hidden = false;
   }

@@ -1,13 +1,13 @@
 // The passage behind a number in a reply's text: shown while the pointer or the focus is on the number, or by a tap.
 
 import { make, uniqueId } from "../../shared/dom.js";
+import { placeBeside } from "../../shared/popover.js";
 import { headingBelowTitle } from "./citations.js";
 
 /** @import { Citation } from "./types.js" */
 
 const SHOW_MS = 150; // not for a pointer that only passes
 const HIDE_MS = 250; // enough to move the pointer from the number onto the preview
-const GAP = 6; // pixels between the number and the preview, and the least to the window's edge
 
 export class SourcePreview {
   /** @type {HTMLElement | null} the number whose passage is shown */
@@ -102,7 +102,7 @@ export class SourcePreview {
       "div",
       {
         id: this.#id,
-        class: "dm-component dm-source-preview",
+        class: "dm-component dm-popover dm-source-preview",
         popover: "manual",
         onpointerenter: () => clearTimeout(this.#timer),
         onpointerleave: () => this.#later(() => this.hide(), HIDE_MS),
@@ -119,15 +119,8 @@ export class SourcePreview {
   /** Puts the preview below its number, or above it where there is more room. */
   #place = () => {
     if (!this.#mark || !this.#preview) return;
-    if (!this.#mark.isConnected) {
-      this.hide();
-      return;
-    }
-    const { top, bottom, left } = this.#mark.getBoundingClientRect();
-    const { offsetWidth: width, offsetHeight: height, style } = this.#preview;
-    const fitsBelow = bottom + GAP + height <= innerHeight || top < innerHeight - bottom;
-    style.top = `${fitsBelow ? bottom + GAP : Math.max(GAP, top - GAP - height)}px`;
-    style.left = `${Math.max(GAP, Math.min(left, innerWidth - width - GAP))}px`;
+    if (this.#mark.isConnected) placeBeside(this.#preview, this.#mark.getBoundingClientRect());
+    else this.hide();
   };
 
   /** Escape closes the preview, wherever the focus is, and nothing else. @param {KeyboardEvent} event */

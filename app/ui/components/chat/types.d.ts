@@ -1,11 +1,19 @@
 // Types of the chat's value and of its actions.
 
+import type { LensChoice, LensView, SettingDifference } from "../../shared/api_types.js";
+
 export interface MessageStats {
   prompt_tokens: number;
   cached_prompt_tokens?: number | null; // null: unknown
   completion_tokens: number;
   ttft_ms?: number; // time to the first token
   tokens_per_second?: number;
+  tokenize_ms?: number | null; // phases; null: unknown
+  queue_ms?: number | null; // part of ttft_ms
+  decode_ms?: number | null;
+  delivery_ms?: number | null;
+  draft_tokens?: number | null;
+  accepted_draft_tokens?: number | null;
   finish_reason?: string;
 }
 
@@ -66,6 +74,9 @@ export interface Message {
   context_length?: number | null;
   model?: string | null;
   has_system_prompt?: boolean;
+  seed?: number | null;
+  edited?: boolean; // the user has written its beginning
+  differences?: SettingDifference[]; // from the version before it, or, of the first, after it
 }
 
 /** How a reply ended. */
@@ -79,13 +90,22 @@ export interface Actions {
   offers(name: string): boolean; // whether an action is offered
   edit(id: string, text: string): unknown;
   regenerate(id: string): unknown;
-  resume(id: string): unknown;
+  resume(id: string, isLast: boolean): unknown; // a reply that messages follow goes on as another version
+  rewrite(id: string, text: string): unknown; // another version, which begins with the text
+  compare(id: string): unknown; // several replies in its place, side by side
+  keep(id: string): unknown; // ends a comparison with this version
+  useSettings(id: string): unknown; // puts what it was written with into the settings panel
   decide(id: string, decision: Decision): unknown;
   branch(id: string): unknown;
+  prompt(id: string): unknown; // shows the prompt that the reply answers
+  lens(id: string): Promise<LensView>; // how the reply's tokens were chosen
+  lensChoice(id: string, index: number): Promise<LensChoice>;
+  branchAt(id: string, index: number, tokenId: number): unknown; // writes another version from there on
   remove(id: string): unknown;
   show(id: string, step: string, shown: string): unknown; // shows version `id` in place of `shown`
   rate(id: string, feedback: MessageFeedback | null): unknown; // rejects if it could not be saved; null: there is none
   openSource(id: string, citation: Citation): unknown; // shows the document that a reply cites
+  mark(id: string, citation: Citation): unknown; // the passage answers the question
   draftKey(id: string): string | null; // where an unsent edit is kept; null: nowhere
   onError(error: unknown): unknown;
 }

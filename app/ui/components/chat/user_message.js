@@ -1,13 +1,19 @@
 // A message of the user, with an editor to change and resend it.
 
-import { make, storage } from "../../shared/dom.js";
+import { make } from "../../shared/dom.js";
+import { fileCards } from "./attached_cards.js";
+import { joinFiles, splitFiles } from "./attached_text.js";
+import { editDraft, editForm } from "./edit_form.js";
 import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 
 /** @param {import("./types.js").Message} message @param {import("./types.js").Actions} actions @returns {HTMLElement} */
 export function userMessage(message, actions) {
   const text = make("div", { class: "dm-text", dir: "auto" });
-  text.textContent = message.content;
+  const { text: written, files } = splitFiles(message.content);
+  text.textContent = written;
+  text.hidden = written === "";
+  const cards = fileCards(files);
   /** @type {HTMLButtonElement} */
   const copy = actionButton("Copy", "Copy message", () => copyText(message.content, copy), "copy");
   const edit = actionButton("Edit", "Edit message", () => open(), "rename");
@@ -24,66 +30,36 @@ export function userMessage(message, actions) {
     "article",
     { class: "dm-message dm-user", "aria-label": "You", "data-id": message.id },
     text,
+    ...cards,
     foot,
   );
 
-  const draftKey = actions.draftKey(message.id);
-  /** @param {string | null} draft */
-  const keepDraft = (draft) => draftKey !== null && storage.write("sessionStorage", draftKey, draft);
-  const draft = draftKey === null ? null : storage.read("sessionStorage", draftKey);
-  if (draft !== null && actions.offers("edit")) open(draft); // an unsent edit survives a rebuild of the list or a reload
+  const draft = editDraft(actions.draftKey(message.id));
+  const unsent = draft.read();
+  if (unsent !== null && actions.offers("edit")) open(unsent);
 
-  /** @param {string | null} restoredDraft */
-  function open(restoredDraft = null) {
-    const box = make("textarea", { class: "dm-input dm-edit-box", dir: "auto", "aria-label": "Edited message" });
-    box.value = restoredDraft ?? message.content;
-    const send = make("button", { type: "submit", class: "dm-button dm-primary" }, "Send");
-    const cancel = make("button", { type: "button", class: "dm-button", onclick: () => close() }, "Cancel");
-    const form = make(
-      "form",
-      { class: "dm-card dm-edit" },
-      box,
-      actions.offers("version") ? make("p", { class: "dm-hint" }, "The original message and its replies are kept.") : null,
-      make("div", { class: "dm-buttons" }, cancel, send),
-    );
-    const grow = () => {
-      box.style.height = "auto";
-      box.style.height = `${box.scrollHeight + 2}px`;
-    };
-    const submit = async () => {
-      if (send.disabled) return;
-      send.disabled = true;
-      if ((await actions.edit(message.id, box.value)) === false) send.disabled = false;
-      else close();
-    };
-    box.addEventListener("input", () => {
-      grow();
-      keepDraft(box.value);
+  /** @param {string | null} restored */
+  function open(restored = null) {
+    const form = editForm({
+      label: "Edited message",
+      text: restored ?? written,
+      hint: actions.offers("version") ? "The original message and its replies are kept." : null,
+      action: "Send",
+      submitsOn: ({ shiftKey }) => !shiftKey,
+      submit: (changed) => actions.edit(message.id, joinFiles(changed, files)),
+      typed: draft.write,
+      close,
     });
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      submit();
-    });
-    form.addEventListener("keydown", (event) => {
-      if (event.isComposing) return;
-      if (event.key === "Escape") close();
-      else if (event.key === "Enter" && event.target === box && !event.shiftKey) submit();
-      else return;
-      event.preventDefault();
-      event.stopPropagation(); // Esc must not also stop a reply
-    });
-    element.replaceChildren(form);
+    element.replaceChildren(form.element);
     element.classList.add("dm-editing");
-    requestAnimationFrame(grow); // the box may not be in the DOM yet
-    if (restoredDraft !== null) return;
-    box.focus();
-    box.setSelectionRange(box.value.length, box.value.length);
+    if (restored === null) form.start();
+    else requestAnimationFrame(() => form.start({ takesFocus: false })); // the message may not be on the page yet
   }
 
   function close() {
-    keepDraft(null);
+    draft.write(null);
     element.classList.remove("dm-editing");
-    element.replaceChildren(text, foot);
+    element.replaceChildren(text, ...cards, foot);
     edit.focus();
   }
 

@@ -31,7 +31,7 @@ function statusOf(message, isLast) {
 }
 
 // What a shown reply can take over without being built again.
-const UPDATABLE = new Set(["content", "status", "mayGrow", "stats", "error", "feedback", "reasoning", "reasoning_seconds", "tool_uses", "citations"]);
+const UPDATABLE = new Set(["content", "status", "mayGrow", "stats", "error", "feedback", "reasoning", "reasoning_seconds", "tool_uses", "citations", "seed"]);
 
 /** @param {unknown} a @param {unknown} b */
 const isEqual = (a, b) => a === b || JSON.stringify(a ?? null) === JSON.stringify(b ?? null);

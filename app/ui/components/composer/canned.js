@@ -1,6 +1,7 @@
 // Canned replies: a searchable list and a form for the variables; inserts the text into the message box. The list has
 // commands, too.
 
+import { showDialog } from "../../shared/dialog.js";
 import { make, uniqueId } from "../../shared/dom.js";
 import { fits } from "./canned_text.js";
 
@@ -19,6 +20,8 @@ import { fits } from "./canned_text.js";
  * @property {(error: Error) => void} onError
  * @property {(typed: string) => void} onCancel  the list was closed without a choice, with the typed search
  */
+
+const [MARGIN, MIN_HEIGHT, MAX_HEIGHT] = [8, 200, 352]; // of the list above the box, in pixels
 
 /** @param {unknown} error */
 const asError = (error) => (error instanceof Error ? error : new Error(String(error)));
@@ -115,7 +118,6 @@ export class CannedReplies {
     };
     search.addEventListener("input", draw);
     dialog.addEventListener("keydown", (event) => {
-      event.stopPropagation(); // Esc closes the dialog and must not also stop a reply
       if (event.isComposing || event.target !== search) return;
       if (event.key === "ArrowDown") mark(at + 1);
       else if (event.key === "ArrowUp") mark(at - 1);
@@ -127,16 +129,15 @@ export class CannedReplies {
       if (event.target === dialog) dialog.close(); // a click on the backdrop
     });
     dialog.addEventListener("close", () => {
-      dialog.remove();
+      placed.abort();
       this.#show = null;
       if (chosen && "run" in chosen) chosen.run();
       else if (chosen) this.#use(chosen);
       else this.host.onCancel(typed ? `/${search.value}` : "");
     });
-    document.body.append(dialog);
     draw();
-    dialog.showModal();
-    search.focus();
+    showDialog(dialog, search);
+    const placed = this.#keepAboveBox(dialog);
     /** @param {CannedReply[]} listed */
     const show = (listed) => {
       replies = listed;
@@ -151,6 +152,27 @@ export class CannedReplies {
         draw();
       },
     };
+  }
+
+  /** Inserts a reply; asks for its variables first. @param {CannedReply} reply */
+  use(reply) {
+    return this.#use(reply);
+  }
+
+  /** Keeps the list above the message box, in one size whatever a search finds. @param {HTMLElement} dialog */
+  #keepAboveBox(dialog) {
+    const stop = new AbortController();
+    const box = this.button.closest(".dm-composer-row") ?? this.button;
+    const place = () => {
+      const { left, top, width } = box.getBoundingClientRect();
+      const room = top - 2 * MARGIN;
+      const fits = room >= MIN_HEIGHT; // otherwise in the middle of the window
+      dialog.classList.toggle("dm-above", fits);
+      Object.assign(dialog.style, fits ? { left: `${left}px`, bottom: `${innerHeight - top + MARGIN}px`, width: `${width}px`, height: `${Math.min(room, MAX_HEIGHT)}px` } : { left: "", bottom: "", width: "", height: "" });
+    };
+    place();
+    addEventListener("resize", place, { signal: stop.signal });
+    return stop;
   }
 
   /** @param {CannedReply} reply */
@@ -171,7 +193,7 @@ export class CannedReplies {
    * @param {import("./canned_text.js").Variable[]} variables
    * @returns {Promise<Record<string, string> | null>}
    */
-  #ask(reply, variables) {
+  async #ask(reply, variables) {
     const titleId = uniqueId("dm-fill-title");
     const inputs = variables.map(({ name, description = name, default: value = null }) => {
       const attributes = { class: "dm-input", id: uniqueId("dm-fill"), maxlength: "2000", autocomplete: "off" };
@@ -188,16 +210,8 @@ export class CannedReplies {
       make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-button dm-primary" }, "Insert")),
     );
     const dialog = /** @type {HTMLDialogElement} */ (make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": titleId }, form));
-    dialog.addEventListener("keydown", (event) => event.stopPropagation());
-    document.body.append(dialog);
-    dialog.showModal();
-    (inputs.find(({ input }) => input.value === "") ?? inputs[0])?.input.focus();
-    return new Promise((resolve) => {
-      dialog.addEventListener("close", () => {
-        dialog.remove();
-        if (dialog.returnValue !== "yes") resolve(null);
-        else resolve(Object.fromEntries(inputs.map(({ name, input }) => [name, input.value])));
-      });
-    });
+    const first = inputs.find(({ input }) => input.value === "") ?? inputs[0];
+    if ((await showDialog(dialog, first?.input)) !== "yes") return null;
+    return Object.fromEntries(inputs.map(({ name, input }) => [name, input.value]));
   }
 }

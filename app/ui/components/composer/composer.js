@@ -1,6 +1,7 @@
 // The message box: keyboard shortcuts, drafts and canned replies.
 
 import { Component } from "../../shared/component.js";
+import { ButtonSwap } from "./button_swap.js";
 import { CannedReplies } from "./canned.js";
 import { filledIn } from "./canned_text.js";
 import { commandIn } from "./commands.js";
@@ -12,6 +13,7 @@ export class Composer extends Component {
   /** @type {string | null | undefined} the conversation whose draft is shown; null: a new chat; undefined: none */
   #draftOf = undefined;
   #isReplying = false;
+  #swap = new ButtonSwap(); // of the buttons to send and to stop
   /** @type {string | null} the user's last message, which ArrowUp brings back */
   lastMessage = null;
   /**
@@ -37,6 +39,9 @@ export class Composer extends Component {
     /** @type {HTMLButtonElement} */
     this.draftButton = this.find(".dm-draft-open");
     this.draftButton.addEventListener("click", () => this.#draft());
+    /** @type {HTMLButtonElement} */
+    this.compareButton = this.find(".dm-compare-open");
+    this.compareButton.addEventListener("click", () => this.emit("compare", { text: this.text }));
     const { textarea } = this;
     this.canned = new CannedReplies(this.cannedButton, {
       list: () => this.#listCanned(),
@@ -49,8 +54,8 @@ export class Composer extends Component {
       onError: (error) => this.#fail(error),
       onCancel: (typed) => (typed === "" ? this.focus() : this.insert(typed)),
     });
-    this.sendButton.addEventListener("click", () => this.#submit());
-    this.stopButton.addEventListener("click", () => this.stopReply());
+    this.sendButton.addEventListener("click", (event) => this.#swap.isLate("send", event) || this.#submit());
+    this.stopButton.addEventListener("click", (event) => this.#swap.isLate("stop", event) || this.stopReply());
     textarea.addEventListener("keydown", (event) => this.#onKey(event));
     textarea.addEventListener("input", () => {
       this.#changed();
@@ -65,7 +70,7 @@ export class Composer extends Component {
   #watchProps() {
     const { props } = this;
     if (this.text !== "" && !props.value) props.value = this.text; // typed before this script was loaded
-    const described = ["placeholder", "submit_label", "stop_label", "hint", "note", "max_length", "interactive", "canned", "drafts"];
+    const described = ["placeholder", "submit_label", "stop_label", "hint", "note", "max_length", "interactive", "canned", "drafts", "comparisons"];
     const describe = () => {
       this.textarea.placeholder = props.placeholder;
       this.sendButton.textContent = props.submit_label;
@@ -74,9 +79,10 @@ export class Composer extends Component {
       this.showNote(props.note);
       if (props.max_length) this.textarea.maxLength = props.max_length;
       else this.textarea.removeAttribute("maxlength");
-      for (const control of [this.textarea, this.sendButton, this.cannedButton, this.draftButton]) control.disabled = !props.interactive;
+      for (const control of [this.textarea, this.sendButton, this.cannedButton, this.draftButton, this.compareButton]) control.disabled = !props.interactive;
       this.cannedButton.hidden = !props.canned;
       this.draftButton.hidden = !props.drafts;
+      this.compareButton.hidden = !props.comparisons;
       if (props.canned) this.canned.renew(props.canned);
     };
     const remember = () => {
@@ -250,6 +256,7 @@ export class Composer extends Component {
 
   /** Shows the button to stop in place of the one to send, or the reverse. @param {boolean} isReplying */
   setReplying(isReplying) {
+    if (isReplying !== this.#isReplying) this.#swap.swapped();
     this.#isReplying = isReplying;
     // The pressed button is about to be hidden; keep the focus on the page.
     const focused = document.activeElement;

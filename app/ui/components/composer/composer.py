@@ -30,6 +30,7 @@ class Composer(FileComponent):
         ),
         quiet_event("stop", "A user wants to stop the reply. Raised while `replying` only. No data."),
         quiet_event("draft", "A user wants a draft of a reply to the customer's message. Data: `text`, of the box."),
+        quiet_event("compare", "A user wants to compare several replies to the message. Data: `text`, of the box."),
         quiet_event("canned_open", "A user opened the list of canned replies, which a listener may renew. No data."),
         quiet_event(
             "canned_fill",
@@ -48,6 +49,7 @@ class Composer(FileComponent):
         hint: str = "Press Enter to send, Shift+Enter for a new line, Esc to stop a reply.",
         canned: Sequence[CannedReply] | None = None,
         drafts: bool = False,
+        comparisons: bool = False,
         canned_empty: str = "There are no canned replies yet.",
         max_length: int | None = None,
         last_message: str | None = None,
@@ -68,6 +70,7 @@ class Composer(FileComponent):
             hint: text below the box.
             canned: canned replies to choose from, by a button or by "/" in the empty box. None: no button.
             drafts: offer to draft a reply to a customer, by a button and, with ``canned``, by "/draft".
+            comparisons: offer to compare several replies to the message, by a button.
             canned_empty: what the list says if ``canned`` is empty.
             max_length: maximum length of the text, in UTF-16 code units. None: no limit.
             last_message: the text that the arrow key up brings back into the empty box.
@@ -93,6 +96,7 @@ class Composer(FileComponent):
             hint=hint,
             canned=validate_canned(canned),
             drafts=drafts,
+            comparisons=comparisons,
             canned_empty=canned_empty,
             max_length=max_length,
             last_message=last_message,

@@ -14,6 +14,7 @@ import { openMenu } from "../../shared/menu.js";
  * @property {() => void} tag
  * @property {() => void} pin
  * @property {() => void} archive
+ * @property {() => void} move
  * @property {() => void} summarise
  * @property {() => void} article
  * @property {(format: string) => void} export
@@ -36,6 +37,7 @@ export function pageUrl(url) {
  */
 export function conversationRow(summary, actions) {
   const { id, title, snippet = [], tags = [] } = summary;
+  const places = [...(snippet.length && summary.folder ? [`${summary.folder} ·`] : []), ...tags.map((tag) => `#${tag}`)];
   const url = pageUrl(summary.url);
   /** @param {string} name @param {string} label */
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
@@ -45,7 +47,7 @@ export function conversationRow(summary, actions) {
     make("span", { class: "dm-row-title", dir: "auto" }, title),
     summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Unread") : null,
     snippet.length ? make("span", { class: "dm-row-snippet" }, ...snippet.map(snippetPart)) : null,
-    tags.length ? make("span", { class: "dm-row-tags" }, tags.map((tag) => `#${tag}`).join(" ")) : null,
+    places.length ? make("span", { class: "dm-row-tags" }, places.join(" ")) : null,
   );
   link.addEventListener("click", (/** @type {any} */ event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button !== 0) return;
@@ -63,6 +65,7 @@ export function conversationRow(summary, actions) {
       iconName: "archive",
       action: () => actions.archive(),
     },
+    { of: "move", name: "Move to a folder", iconName: "folder", action: () => actions.move() },
     { of: "summarise", name: "Summarise", iconName: "canned", action: () => actions.summarise() },
     { of: "article", name: "Propose an article", iconName: "desk", action: () => actions.article() },
     { of: "export", name: "Save as Markdown", iconName: "export", action: () => actions.export("markdown") },

@@ -2,15 +2,19 @@
 
 import { Component } from "../../shared/component.js";
 import { debounce, make, replaceChildren } from "../../shared/dom.js";
+import { plural } from "../../shared/formats.js";
 import { openMenu } from "../../shared/menu.js";
 import { conversationRow, pageUrl } from "./conversation_row.js";
-import { askTags, confirmDeletion } from "./dialogs.js";
+import { askFolder, askTags, confirmDeletion } from "./dialogs.js";
+import { DRAGGED, FolderBar } from "./folder_bar.js";
 import { isListed, linesOf, NO_FILTER, tagsOf } from "./listing.js";
 import { Redraws } from "./redraws.js";
+import { Selection } from "./selection.js";
 
 /** @typedef {import("./listing.js").Summary} Summary */
 /** @typedef {import("./listing.js").Filter} Filter */
-/** @typedef {{items: Summary[], tags: string[], hasMore: boolean, filter?: Filter}} List */
+/** @typedef {import("./folder_bar.js").Folder} Folder */
+/** @typedef {{items: Summary[], tags: string[], folders?: Folder[], hasMore: boolean, filter?: Filter}} List */
 
 const SEARCH_DELAY_MS = 200;
 const CLICK_DELAY_MS = 50; // after a pointer was released; its click comes within this time
@@ -20,6 +24,8 @@ export class Conversations extends Component {
   #filter = { ...NO_FILTER };
   /** @type {string[]} */
   #tags = [];
+  /** @type {Folder[]} */
+  #folders = [];
   #hasMore = false;
   #isLoadingMore = false;
   /** @type {Map<string, HTMLElement>} the rendered elements, by the keys of their lines */
@@ -37,6 +43,8 @@ export class Conversations extends Component {
       new: this.find(".dm-new"),
       search: this.find(".dm-search"),
       archived: this.find(".dm-show-archived"),
+      folders: this.find(".dm-folders"),
+      select: this.find(".dm-select"),
       export: this.find(".dm-export"),
       import: this.find(".dm-import"),
     };
@@ -50,6 +58,22 @@ export class Conversations extends Component {
     this.note = this.find(".dm-retention");
     /** @type {HTMLInputElement} */
     this.picker = this.find(".dm-import-file");
+    this.folderBar = new FolderBar(this.find(".dm-folders"), {
+      choose: (folder) => this.#choose({ folder }),
+      create: (name) => this.emit("folder_create", { name }),
+      rename: (id, name) => this.emit("folder_rename", { id, name }),
+      remove: (id) => this.emit("folder_delete", { id }),
+      move: (ids, folder) => this.emit("move", { ids, folder: { id: folder } }),
+    });
+    this.selection = new Selection(this.find(".dm-selection"), this.list, {
+      rows: () => this.#rows(),
+      isArchive: () => this.#filter.archived,
+      act: (action, ids, button) => this.#changeMany(action, ids, button),
+      toggled: (on) => {
+        this.parts.select?.setAttribute("aria-pressed", String(on));
+        if (!on && document.activeElement === document.body) this.parts.select?.focus();
+      },
+    });
     this.redraws = new Redraws(
       () => this.#interaction(),
       (/** @type {List} */ list, heldId) => this.#draw(list, heldId),
@@ -65,6 +89,8 @@ export class Conversations extends Component {
   #listen() {
     this.more.addEventListener("click", () => this.#wantMore());
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
+    this.list.addEventListener("dragstart", (event) => this.#drag(event));
+    this.parts.select?.addEventListener("click", () => this.selection.toggle());
     this.list.addEventListener("focusin", (event) => this.#setTabStop(closestRow(event.target)));
     for (const released of ["pointerup", "pointercancel", "dragend"]) {
       document.addEventListener(released, () => this.#releaseSoon());
@@ -130,6 +156,7 @@ export class Conversations extends Component {
    */
   show(list) {
     this.#tags = list.tags;
+    if (list.folders) this.#folders = list.folders;
     if (list.filter) this.#filter = { ...list.filter };
     const lost = this.#filter.tag !== null && !list.tags.includes(this.#filter.tag); // no conversation has it any more
     if (lost) this.#filter.tag = null;
@@ -199,6 +226,7 @@ export class Conversations extends Component {
 
   #drawFilter() {
     this.parts.archived?.setAttribute("aria-pressed", String(this.#filter.archived));
+    this.folderBar.show(this.#folders, this.#filter.folder ?? null);
     for (const chip of this.tags.children) chip.setAttribute("aria-pressed", String(tagOf(chip) === this.#filter.tag));
   }
 
@@ -220,7 +248,7 @@ export class Conversations extends Component {
   #interaction() {
     const held = this.list.querySelector('[aria-expanded="true"]');
     return {
-      isEditing: this.list.querySelector("input") !== null,
+      isEditing: this.list.querySelector("input:not(.dm-row-check)") !== null,
       isPressing: this.list.querySelector(":active") !== null,
       heldId: closestRow(held)?.dataset.id ?? null,
     };
@@ -260,6 +288,7 @@ export class Conversations extends Component {
       return element;
     });
     this.#replace(elements);
+    this.selection.refresh();
     this.listNote.textContent = listed.length > 0 ? "" : this.#emptyMessage();
     return isHeld;
   }
@@ -288,6 +317,7 @@ export class Conversations extends Component {
       rename: (one) => this.#rename(one, summary),
       tag: () => this.#editTags(summary),
       pin: () => this.emit("pin", { id, pinned: !summary.pinned }),
+      move: () => this.#move([id], `“${summary.title}”`, summary.folder_id ?? null),
       archive: () => this.emit("archive", { id, archived: !summary.archived }),
       summarise: () => this.emit("summarise", { id, title: summary.title }),
       article: () => this.emit("article", { id, title: summary.title }),
@@ -302,6 +332,7 @@ export class Conversations extends Component {
   #emptyMessage() {
     if (this.#filter.query) return "Nothing found.";
     if (this.#filter.archived) return "No archived conversations.";
+    if (this.#filter.folder) return "Nothing is in this folder yet. Move conversations here by their menus, or drag them.";
     return this.props.empty ?? "";
   }
 
@@ -369,7 +400,40 @@ export class Conversations extends Component {
 
   /** @param {Summary} summary */
   async #delete({ id, title }) {
-    if (await confirmDeletion(title)) this.emit("delete", { id });
+    if (await confirmDeletion(`“${title}” and all its messages will be deleted.`)) this.emit("delete", { id });
+  }
+
+  /** @param {string[]} ids @param {string} what @param {string | null} current */
+  async #move(ids, what, current) {
+    const folder = await askFolder(what, this.#folders, current);
+    if (folder !== undefined) this.emit("move", { ids, folder });
+  }
+
+  /** @param {import("./selection.js").Action} action @param {string[]} ids @param {HTMLElement} button  that was pressed */
+  async #changeMany(action, ids, button) {
+    const what = plural(ids.length, "conversation");
+    if (action === "move") return this.#move(ids, what, this.#filter.folder ?? null);
+    if (action === "archive") return this.emit("change_many", { ids, archived: !this.#filter.archived });
+    if (action === "export") {
+      return openMenu(button, "Export the selected", [
+        { name: "JSON, with all versions", iconName: "export", action: () => this.emit("export_many", { ids, format: "json" }) },
+        { name: "Markdown, one file each", iconName: "export", action: () => this.emit("export_many", { ids, format: "markdown" }) },
+      ]);
+    }
+    if (action === "tag") {
+      const tags = await askTags(what, [], this.#tags);
+      return tags?.length ? this.emit("change_many", { ids, tags }) : undefined;
+    }
+    const isSure = await confirmDeletion(`${what} and all their messages will be deleted.`, "Delete what is selected?");
+    return isSure ? this.emit("delete_many", { ids }) : undefined;
+  }
+
+  /** A dragged row moves to the folder that it is dropped on, with the selected ones if it is one of them. @param {DragEvent} event */
+  #drag(event) {
+    const id = closestRow(event.target)?.dataset.id;
+    if (id === undefined || this.parts.folders?.hidden) return;
+    const { ids } = this.selection;
+    event.dataTransfer?.setData(DRAGGED, (ids.includes(id) ? ids : [id]).join(" "));
   }
 
   async #upload() {
@@ -407,7 +471,7 @@ const linkOf = (row) => row?.querySelector(".dm-row-link");
 const moreOf = (row) => row.querySelector(".dm-row-more");
 
 /** @param {HTMLElement} row */
-const controlsOf = (row) => /** @type {NodeListOf<HTMLElement>} */ (row.querySelectorAll("a, button"));
+const controlsOf = (row) => /** @type {NodeListOf<HTMLElement>} */ (row.querySelectorAll("a, button, input"));
 
 /** @param {import("../../shared/component.js").Context} context */
 export const mount = (context) => new Conversations(context);

@@ -22,9 +22,10 @@ class Conversations(FileComponent):
     """
 
     #: What a user can do with a conversation; each raises the event of its name.
-    ACTIONS: ClassVar = ("pin", "rename", "tag", "archive", "summarise", "article", "export", "delete")
-    #: What the component shows beside the rows. "tags" and "archived" choose which conversations are listed.
-    PARTS: ClassVar = ("new", "search", "tags", "archived", "export", "import")
+    ACTIONS: ClassVar = ("pin", "rename", "tag", "archive", "move", "summarise", "article", "export", "delete")
+    #: What the component shows beside the rows. "tags", "folders" and "archived" choose which conversations
+    #: are listed; a script of the page sets the folders.
+    PARTS: ClassVar = ("new", "search", "tags", "archived", "folders", "select", "export", "import")
 
     EVENTS: ClassVar = [
         Events.change,
@@ -45,6 +46,19 @@ class Conversations(FileComponent):
             "archive", "A user archived a conversation, or took it out again. Data: `id`, `archived` (a bool)."
         ),
         quiet_event("tag", "A user changed the tags of a conversation. Data: `id`, `tags` (a list of strings)."),
+        quiet_event(
+            "move",
+            "A user moved conversations. Data: `ids`, `folder` (`{id}`, None: no folder, or `{name}`: a new one).",
+        ),
+        quiet_event("folder_create", "A user wants a new folder. Data: `name`."),
+        quiet_event("folder_rename", "A user gave a folder another name. Data: `id`, `name`."),
+        quiet_event("folder_delete", "A user deleted a folder and confirmed it. Data: `id`."),
+        quiet_event(
+            "change_many",
+            "A user changed the selected conversations. Data: `ids`, and `archived` (a bool) or `tags` to add.",
+        ),
+        quiet_event("delete_many", "A user deleted the selected conversations and confirmed it. Data: `ids`."),
+        quiet_event("export_many", "A user wants a file of the selected conversations. Data: `ids`, `format`."),
         quiet_event("summarise", "A user wants a summary of a conversation. Data: `id`, `title`."),
         quiet_event("article", "A user wants to make an article of a conversation. Data: `id`, `title`."),
         quiet_event("delete", "A user deleted a conversation and confirmed it. Data: `id`."),

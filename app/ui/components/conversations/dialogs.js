@@ -1,5 +1,6 @@
 // Modal dialogs about a conversation. Each function resolves to the user's answer.
 
+import { showDialog } from "../../shared/dialog.js";
 import { make } from "../../shared/dom.js";
 
 /**
@@ -29,22 +30,52 @@ function ask(title, content, yes, { danger = false, focus = null } = {}) {
     ),
   );
   cancel.addEventListener("click", () => dialog.close("no"));
-  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc must not also stop a reply
-  document.body.append(dialog);
-  dialog.showModal();
-  (focus ?? cancel).focus();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(dialog.returnValue);
-    });
-  });
+  return showDialog(dialog, focus ?? cancel);
 }
 
-/** @param {string} title */
-export async function confirmDeletion(title) {
-  const text = make("p", {}, `“${title}” and all its messages will be deleted for good.`);
-  return (await ask("Delete this conversation?", text, "Delete", { danger: true })) === "yes";
+/** @param {string} text  what is deleted @param {string} question */
+export async function confirmDeletion(text, question = "Delete this conversation?") {
+  return (await ask(question, make("p", {}, text), "Delete", { danger: true })) === "yes";
+}
+
+/**
+ * Resolves to the name of a folder; empty when cancelled.
+ * @param {string} title
+ * @param {string} before
+ */
+export async function askName(title, before) {
+  const input = make("input", { class: "dm-input", "aria-label": "Name", maxlength: "60", required: true });
+  input.value = before;
+  input.select();
+  return (await ask(title, input, "Save", { focus: input })) === "yes" ? input.value.trim() : "";
+}
+
+/**
+ * Resolves to the folder to move conversations to: an id, null for none, or the name of a new one; undefined when
+ * cancelled.
+ * @param {string} what
+ * @param {{id: string, name: string}[]} folders
+ * @param {string | null} current
+ * @returns {Promise<{id: string | null} | {name: string} | undefined>}
+ */
+export async function askFolder(what, folders, current) {
+  const choices = [{ id: "none", name: "No folder" }, ...folders, { id: "new", name: "New folder …" }];
+  const select = make("select", { class: "dm-input", "aria-label": "Folder" }, ...choices.map(({ id, name }) => make("option", { value: id }, name)));
+  select.value = current ?? folders[0]?.id ?? "new";
+  const input = make("input", { class: "dm-input", "aria-label": "Name of the new folder", placeholder: "Name of the new folder", maxlength: "60" });
+  const follow = () => {
+    input.hidden = select.value !== "new";
+    input.required = !input.hidden;
+  };
+  select.addEventListener("change", () => {
+    follow();
+    if (!input.hidden) input.focus();
+  });
+  follow();
+  const content = make("div", { class: "dm-move" }, make("p", {}, what), select, input);
+  if ((await ask("Move to a folder", content, "Move", { focus: input.hidden ? select : input })) !== "yes") return undefined;
+  if (select.value === "new") return { name: input.value.trim() };
+  return { id: select.value === "none" ? null : select.value };
 }
 
 /**

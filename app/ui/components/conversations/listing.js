@@ -13,12 +13,14 @@ import { dateGroup } from "./date_groups.js";
  * @property {boolean} [unread]
  * @property {boolean} [streaming]
  * @property {string[]} [tags]
+ * @property {string | null} [folder_id]
+ * @property {string | null} [folder]
  * @property {{text: string, hit: boolean}[]} [snippet]
  * @property {string | null} [message_id]
  * @property {string | null} [url]
  */
 
-/** @typedef {{query: string, tag: string | null, archived: boolean}} Filter  which conversations are listed */
+/** @typedef {{query: string, tag: string | null, archived: boolean, folder?: string | null}} Filter  which conversations are listed */
 
 /** @type {Readonly<Filter>} */
 export const NO_FILTER = Object.freeze({ query: "", tag: null, archived: false });

@@ -18,6 +18,7 @@ export class Header extends Component {
     this.temporaryMark = this.find(".dm-temporary-mark");
     this.progress = this.find(".dm-model-progress");
     this.modelsButton = this.find(".dm-models-button");
+    this.findButton = this.find(".dm-find");
     this.menuButton = this.find(".dm-me");
     /** @type {Record<string, HTMLElement>} the buttons of the panels */
     this.toggles = {
@@ -70,6 +71,14 @@ export class Header extends Component {
   /** How far something that takes long has come; empty for nothing. @param {string} text */
   showProgress(text) {
     if (this.progress.textContent !== text) this.progress.textContent = text;
+  }
+
+  /** Offers a button that finds anything. @param {string} label @param {() => unknown} open */
+  setFind(label, open) {
+    this.findButton.title = label;
+    this.findButton.setAttribute("aria-label", label);
+    this.findButton.addEventListener("click", () => open());
+    this.findButton.hidden = false;
   }
 
   /**

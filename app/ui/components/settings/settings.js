@@ -1,21 +1,24 @@
 // The settings panel: shows the settings of the open chat in Gradio's controls, and takes what the user changes there.
-// settings_rules.js says what settings mean, settings_state.js saves them.
+// settings_rules.js says what settings mean, settings_state.js saves them; preset_setting.js and prompt_setting.js are the
+// two choices that a listener in Python answers.
 
-import { api } from "../../shared/api.js";
 import { debounce, storage, uniqueId, waitForElement } from "../../shared/dom.js";
-import { PendingChoice } from "./pending_choice.js";
-import { PromptDetails } from "./prompt_details.js";
-import { tooSmallText } from "./prompt_size.js";
-import { NO_PROMPT, OWN_TEXT, SettingsRules } from "./settings_rules.js";
+import { PresetSetting } from "./preset_setting.js";
+import { PromptSetting } from "./prompt_setting.js";
+import { Resets } from "./resets.js";
+import { SettingPictures } from "./setting_pictures.js";
+import { SettingsRules } from "./settings_rules.js";
 import { SettingsState } from "./settings_state.js";
 
-/** @import { PageOptions, PromptOptions } from "../../shared/page_options.js" */
+/** @import { PageOptions } from "../../shared/page_options.js" */
+/** @import { FoundPrompt } from "./prompt_setting.js" */
 /** @import { Values } from "./settings_rules.js" */
 
-/**
- * What the listener in Python answers to the choice of a system prompt: the prompt as it is now, or why there is none.
- * @typedef {{name: string, prompt?: PromptOptions, error?: string}} FoundPrompt
- */
+/** What has a control and can be reset, besides the sampling parameters. */
+const OTHER_SETTINGS = [
+  { name: "max_thinking_tokens", label: "Maximum thinking" },
+  { name: "json_schema", label: "JSON schema" },
+];
 
 /**
  * Gradio loads each kind of control separately; until it is loaded, a control can't show a conversation's settings.
@@ -30,10 +33,6 @@ export const waitForSettings = ({ parameters }) =>
 
 export class Settings {
   #choicesShown = false;
-  #presetChoice = new PendingChoice("preset");
-  #promptChoice = new PendingChoice("system prompt");
-  /** @type {{key: string, text: string} | null} the selected prompt with its variables filled in */
-  #filledPrompt = null;
 
   /**
    * Called with a sentence that the loaded model is too small for the chat's prompt; empty: it is not.
@@ -61,12 +60,21 @@ export class Settings {
     this.rules = new SettingsRules(options.parameters);
     this.note = this.#find(".dm-settings-note");
     this.state = new SettingsState({ empty: this.rules.empty, save, onSaveFailed, note: this.note, storage });
-    this.promptDetails = new PromptDetails(this.#find(".dm-prompt-about"), {
-      filled: (values) => this.#fillIn(values),
+    this.prompt = new PromptSetting(this, {
+      place: this.#find(".dm-prompt-about"),
       recommended: (settings) => this.#recommend(settings),
+      focusText: () => this.#find(".dm-prompt-text textarea").focus(),
+      onListChanged: () => (this.#choicesShown = false),
     });
-    this.fillSoon = debounce(400, () => this.#fill());
-    this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
+    this.pictures = new SettingPictures(root, [...options.parameters, ...OTHER_SETTINGS].map(({ name }) => name));
+    this.resets = new Resets(root, [...options.parameters, ...OTHER_SETTINGS], (name) => {
+      this.#endChoices();
+      this.change(this.rules.withDefault(this.value, name));
+      this.show();
+    });
+    this.state.newChats = options.new_chat_settings;
+    this.preset = new PresetSetting(this, this.#find(".dm-own-presets"));
+    this.showSoon = debounce(600, () => this.show()); // not while a number is being typed
     this.advanced = this.#find(".dm-advanced");
     this.advanced.id ||= uniqueId("dm-advanced");
     this.advancedToggle = this.#find(".dm-advanced-toggle");
@@ -98,12 +106,12 @@ export class Settings {
   open(conversationId, settings = null, requestedAt = performance.now()) {
     this.#endChoices(); // they were for the conversation that is left
     this.state.open(conversationId, settings, requestedAt);
-    this.#show();
+    this.show();
   }
 
   /** Resolves once what was chosen before is part of the settings; null if nothing is to come. Rejects if that failed. */
   pendingChoice() {
-    const waits = [this.#presetChoice.wait(), this.#promptChoice.wait()].filter((each) => each !== null);
+    const waits = [this.preset.wait(), this.prompt.wait()].filter((each) => each !== null);
     return waits.length === 0 ? null : Promise.all(waits);
   }
 
@@ -129,14 +137,27 @@ export class Settings {
   /** Another model was loaded, with other defaults. @param {PageOptions} options */
   useOptions(options) {
     this.options = options;
+    this.state.newChats = options.new_chat_settings;
     this.#choicesShown = false; // the prompts may have changed
-    this.#show();
+    this.show();
   }
 
   reset() {
     this.#endChoices();
-    this.#change({ ...this.rules.empty });
-    this.#show();
+    this.change({ ...this.rules.empty });
+    this.show();
+  }
+
+  /** Takes the settings that a reply was written with. @param {Partial<Values>} settings */
+  use(settings) {
+    this.#endChoices();
+    this.change({ ...this.rules.empty, ...settings });
+    this.show();
+  }
+
+  /** The presets and the system prompts that can be chosen, with the controls' defaults. */
+  get choices() {
+    return { presets: this.preset.all, prompts: this.options.prompts, defaults: this.options.defaults };
   }
 
   /**
@@ -148,9 +169,9 @@ export class Settings {
   controlChanged(name, names, ...values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
     if (isEqual(shown[name], this.#shown()[name])) return; // changed by code, not by the user
-    if (name === "preset") this.#choosePreset(shown.preset);
-    else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
-    else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
+    if (name === "preset") this.preset.choose(shown.preset);
+    else if (name === "system_prompt_name") this.prompt.choose(shown.system_prompt_name);
+    else if (name === "system_prompt") this.prompt.write(shown.system_prompt ?? "");
     else this.#setParameter(name, shown);
   }
 
@@ -160,7 +181,9 @@ export class Settings {
    */
   controlValues(names) {
     const shown = this.#shown();
-    const choices = this.#choicesShown ? {} : this.#choices();
+    /** @type {Record<string, [string, string][]>} */
+    const choices = this.#choicesShown ? {} : { system_prompt_name: this.prompt.choices };
+    choices.preset = this.preset.choices(shown.preset);
     choices.adapter = this.#adapterChoices(); // depend on the chat, too
     choices.collections = this.#collectionChoices();
     this.#choicesShown = true;
@@ -170,18 +193,8 @@ export class Settings {
   // The settings as the controls show them, with a choice that has no answer yet.
   #shown() {
     const { defaults } = this.options;
-    const chosen = { preset: this.#presetChoice.name, prompt: this.#promptChoice.name };
-    return this.rules.shown(this.value, { defaults, promptText: this.#promptText(), ...chosen });
-  }
-
-  /** @returns {Record<string, [string, string][]>} */
-  #choices() {
-    /** @type {[string, string][]} */
-    const prompts = this.options.prompts.map(({ name, title }) => [title, name]);
-    return {
-      preset: this.options.presets.map(({ name, title }) => [title, name]),
-      system_prompt_name: [["None", NO_PROMPT], ...prompts, ["Custom", OWN_TEXT]],
-    };
+    const chosen = { preset: this.preset.pending, prompt: this.prompt.pending };
+    return this.rules.shown(this.value, { defaults, presets: this.preset.all, promptText: this.prompt.text, ...chosen });
   }
 
   #adapterChoices() {
@@ -199,11 +212,29 @@ export class Settings {
     control?.querySelector("input")?.focus();
   }
 
+  /** Shows the control that matches `selector`, and focuses it. @param {string} selector */
+  focusControl(selector) {
+    const control = this.root.querySelector(selector);
+    if (control === null) return;
+    if (this.advanced.contains(control) && !this.advanced.classList.contains("dm-open")) this.#toggleAdvanced();
+    control.scrollIntoView({ block: "center" });
+    const field = /** @type {HTMLElement | null} */ (control.matches("input, textarea") ? control : control.querySelector("input, textarea, button"));
+    field?.focus({ preventScroll: true });
+  }
+
+  /** Makes a system prompt the chat's, as the page last loaded it. @param {string} name */
+  usePrompt(name) {
+    if (!this.options.prompts.some((each) => each.name === name)) return;
+    this.prompt.end();
+    this.change(this.rules.withNamedPrompt(this.value, name));
+    this.show();
+  }
+
   /** Takes collections that the user can no longer use out of the chat's sources. */
   removeGoneSources() {
     const usable = this.options.collections.map(({ id }) => id);
-    this.#change({ ...this.value, collections: (this.value.collections ?? []).filter((id) => usable.includes(id)) });
-    this.#show();
+    this.change({ ...this.value, collections: (this.value.collections ?? []).filter((id) => usable.includes(id)) });
+    this.show();
   }
 
   #toggleAdvanced() {
@@ -212,79 +243,78 @@ export class Settings {
   }
 
   #endChoices() {
-    this.#presetChoice.end();
-    this.#promptChoice.end();
+    this.preset.end();
+    this.prompt.end();
   }
 
   // Says how many of the parameters that may be hidden are not at the model's default.
   #showChanged() {
     const changed = this.rules.countChangedAdvanced(this.value);
     this.#find(".dm-advanced-changed").textContent = changed ? `${changed} changed` : "";
+    this.pictures.show(this.#shown());
+    this.resets.show((name) => this.rules.isChanged(this.value, name));
+    this.showOwnPresets();
     this.changed();
   }
 
-  #show() {
+  /** Sets the controls to the settings. */
+  show() {
     this.root.classList.toggle("dm-cannot-think", !this.options.model.can_think);
     this.root.classList.toggle("dm-has-no-adapters", this.#adapterChoices().length === 0);
     this.root.classList.toggle("dm-has-no-collections", this.#collectionChoices().length === 0);
     this.root.classList.toggle("dm-cannot-call-tools", !this.options.model.can_call_tools);
     this.#find(".dm-show-settings").click();
-    this.#showPrompt();
+    this.showPrompt();
   }
 
-  #showPrompt() {
+  /** Shows what is said about the system prompt and the presets, but sets no control. */
+  showPrompt() {
     this.#showChanged();
-    const prompt = this.#prompt(this.value.system_prompt_name);
-    const used = this.rules.usesRecommended(this.value, prompt);
-    const warning = this.options.model.is_loading ? "" : tooSmallText(prompt, this.options.model);
-    this.promptDetails.show(prompt, this.value.system_prompt_variables, used, this.options.parameters, warning);
-    this.onModelTooSmall(warning);
-    if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
+    this.onModelTooSmall(this.prompt.show());
   }
 
-  // The selected prompt as the model gets it; undefined if none is selected.
-  #promptText() {
-    if (this.#filledPrompt?.key === this.#fillKey()) return this.#filledPrompt.text;
-    return this.#prompt(this.value.system_prompt_name)?.text;
+  showOwnPresets() {
+    this.preset.show(this.#shown().preset);
   }
 
-  #fillKey() {
-    return JSON.stringify([this.value.system_prompt_name, this.value.system_prompt_variables]);
+  /** A listener in Python (settings.py) answered. Returns what the controls are to show. @param {string[]} names @param {string} name */
+  presetApplied(names, name) {
+    return this.preset.applied(name) ? this.controlValues(names) : undefined;
   }
 
-  async #fill() {
-    const key = this.#fillKey();
-    const { system_prompt_name: name, system_prompt_variables: values } = this.value;
-    if (name === null || Object.keys(values).length === 0) return;
-    try {
-      const { text } = await api.fillPrompt(name, values);
-      if (key !== this.#fillKey()) return;
-      this.#filledPrompt = { key, text };
-    } catch (error) {
-      this.note.textContent = error instanceof Error ? error.message : String(error);
-      return;
-    }
-    this.#show();
+  /** @param {string[]} names */
+  presetFailed(names) {
+    return this.#choiceFailed(this.preset.fail(), names);
   }
 
-  /** The user filled in variables of the selected prompt. @param {Record<string, string>} values */
-  #fillIn(values) {
-    const other = this.#promptChoice.name;
-    this.#promptChoice.end(); // the selected prompt was used since
-    this.#change({ ...this.value, system_prompt_variables: values });
-    if (other !== null) this.#show();
+  /** @param {string[]} names @param {FoundPrompt | null} found */
+  promptFound(names, found) {
+    return this.prompt.found(found) ? this.controlValues(names) : undefined;
+  }
+
+  /** @param {string[]} names */
+  async promptFailed(names) {
+    const fail = this.prompt.fail();
+    return fail ? this.#choiceFailed(fail, names) : undefined;
+  }
+
+  /**
+   * A listener failed, or the server was not reached: the controls show the settings as they still are.
+   * @param {(reason: Error) => void} fail
+   * @param {string[]} names
+   */
+  async #choiceFailed(fail, names) {
+    const message = await this.explain();
+    this.note.textContent = message;
+    fail(new Error(message));
+    return this.controlValues(names);
   }
 
   /** @param {Partial<Values>} settings */
   #recommend(settings) {
-    this.#presetChoice.end();
-    this.#change(this.rules.withRecommended(this.value, settings));
-    this.#show();
-  }
-
-  /** @param {string | null} name */
-  #prompt(name) {
-    return this.options.prompts.find((prompt) => prompt.name === name);
+    this.preset.end();
+    this.change(this.rules.withRecommended(this.value, settings));
+    this.show();
   }
 
   /**
@@ -302,10 +332,10 @@ export class Settings {
       this.showSoon();
       return;
     }
-    if (isSlider) this.#presetChoice.end(); // moved since: the sampling is by hand
-    this.#change(this.rules.withParameter(this.value, name, shown[name], this.options.defaults));
+    if (isSlider) this.preset.end(); // moved since: the sampling is by hand
+    this.change(this.rules.withParameter(this.value, name, shown[name], this.options.defaults));
     if (rangeError !== null) this.note.textContent = rangeError;
-    if (this.#shown().preset !== shown.preset) this.#show();
+    if (this.#shown().preset !== shown.preset) this.show();
   }
 
   /** The range of a control; null if it has none. @param {string} name */
@@ -320,126 +350,11 @@ export class Settings {
     return { min: bound(input.min), max: bound(input.max) };
   }
 
-  /**
-   * The user chose a preset: the listener in Python (settings.py) sets the sliders, then presetApplied() is called.
-   * @param {string} name
-   */
-  #choosePreset(name) {
-    this.note.textContent = "";
-    this.#presetChoice.make(name);
-  }
-
-  /**
-   * The listener in Python has set the sliders to this preset. Returns what the controls are to show: the settings, if
-   * that preset is no longer wanted, because another was chosen, another control moved or another chat opened.
-   * @param {string[]} names
-   * @param {string} name
-   */
-  presetApplied(names, name) {
-    const pending = this.#presetChoice.name;
-    if (pending !== null && pending !== name) return undefined; // the answer to the one chosen last is to come
-    if (pending !== null) this.#applyPreset(name);
-    this.#presetChoice.end();
-    return this.controlValues(names);
-  }
-
-  /**
-   * The listener failed, or the server was not reached: the controls show the settings as they still are.
-   * @param {string[]} names
-   */
-  presetFailed(names) {
-    return this.#choiceFailed(this.#presetChoice, names);
-  }
-
-  /** @param {string} name */
-  #applyPreset(name) {
-    this.#change(this.rules.withPreset(this.value, name, this.options.presets));
-    this.#showPrompt();
-  }
-
-  /**
-   * The user chose a system prompt: the listener in Python answers with what it is now, then promptFound() is called.
-   * No prompt, and the user's own text, hold at once.
-   * @param {string} name
-   */
-  #choosePrompt(name) {
-    this.note.textContent = "";
-    if (name !== OWN_TEXT && name !== NO_PROMPT) {
-      this.#promptChoice.make(name);
-      return;
-    }
-    this.#promptChoice.end();
-    if (name === OWN_TEXT) {
-      this.#change(this.rules.withOwnText(this.value, this.#promptText() ?? this.value.system_prompt));
-      this.#find(".dm-prompt-text textarea").focus();
-      return;
-    }
-    this.#change(this.rules.withNamedPrompt(this.value, null));
-    this.#show();
-  }
-
-  /**
-   * The listener in Python has found a system prompt. Returns what the controls are to show: the settings, if that
-   * prompt is no longer wanted, because another was chosen, a text was written or another chat opened.
-   * @param {string[]} names
-   * @param {FoundPrompt | null} found
-   */
-  promptFound(names, found) {
-    const pending = this.#promptChoice.name;
-    if (!found?.prompt && !found?.error) return undefined; // no prompt, or an own text: it holds since it was chosen
-    if (found.prompt) this.#keepPrompt(found.prompt);
-    if (pending !== null && pending !== found.name) return undefined; // the answer to the one chosen last is to come
-    if (pending !== null && found.prompt) this.#change(this.rules.withNamedPrompt(this.value, pending));
-    if (pending !== null && found.error) {
-      this.note.textContent = found.error;
-      this.#promptChoice.fail()(new Error(found.error));
-    }
-    this.#promptChoice.end();
-    this.#showPrompt();
-    return this.controlValues(names);
-  }
-
-  /**
-   * The listener failed, or the server was not reached: the controls show the settings as they still are.
-   * @param {string[]} names
-   */
-  async promptFailed(names) {
-    if (this.#promptChoice.name === null) return undefined; // nothing was to come of it
-    return this.#choiceFailed(this.#promptChoice, names);
-  }
-
-  /** @param {PendingChoice} choice @param {string[]} names */
-  async #choiceFailed(choice, names) {
-    const fail = choice.fail();
-    const message = await this.explain();
-    this.note.textContent = message;
-    fail(new Error(message));
-    return this.controlValues(names);
-  }
-
-  /** Keeps a prompt as it is now, which may differ from what the page has loaded. @param {PromptOptions} prompt */
-  #keepPrompt(prompt) {
-    const known = this.#prompt(prompt.name);
-    if (JSON.stringify(known) === JSON.stringify(prompt)) return;
-    if (known) Object.assign(known, prompt);
-    else this.options.prompts.push(prompt);
-    this.#choicesShown = false; // its title may have changed
-    this.#filledPrompt = null;
-  }
-
-  /** @param {string} text */
-  #writePrompt(text) {
-    const isChosen = this.#promptChoice.name !== null || this.rules.choosesOwnText(this.value, text);
-    this.#promptChoice.end(); // the text was written since
-    this.#change(this.rules.withOwnText(this.value, text));
-    if (isChosen) this.#show();
-  }
-
-  /** @param {Values} value */
-  #change(value) {
+  /** Takes what the user has changed, and saves it. @param {Values} value */
+  change(value) {
     this.state.change(value);
     this.#showChanged();
-    if (value.system_prompt_name !== null && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
+    this.prompt.onChange();
   }
 }
 

@@ -19,6 +19,7 @@ FindPrompt = Callable[[str], Awaitable[Mapping[str, Any] | None]]
 #: What the dropdown shows when no prompt is named. The script knows what they mean, so nothing is asked for them.
 _NO_PROMPTS = frozenset({"none", "own"})
 _MAX_NAME_CHARS = 255
+OWN_PRESET = "own:"  #: begins the value of a preset that the user has saved; ``settings_rules.js`` knows it too
 
 _ADVANCED = """
 <button type="button" class="dm-advanced-toggle" aria-expanded="false">
@@ -92,9 +93,11 @@ def _lowest() -> dict[str, float]:
     return {parameter.name: parameter.slider.low for parameter in PRESET_PARAMETERS if parameter.slider is not None}
 
 
-def _preset_listener(defaults: Callable[[], Mapping[str, float]]) -> Callable[[object], list[float]]:
-    def choose_preset(name: object) -> list[float]:
+def _preset_listener(defaults: Callable[[], Mapping[str, float]]) -> Callable[[object], list[Any]]:
+    def choose_preset(name: object) -> list[Any]:
         """Return what the sliders show for a preset."""
+        if isinstance(name, str) and name.startswith(OWN_PRESET):
+            return [gr.skip()] * len(PRESET_PARAMETERS)  # the script has set the sliders
         preset = next((each for each in PRESETS if each.name == name), None)
         if preset is None:
             raise gr.Error("There is no such preset. Choose one from the list.", print_exception=False)
@@ -134,28 +137,19 @@ def _is_encodable(name: str) -> bool:
 
 def _controls() -> dict[str, Component]:
     """Return the controls, keyed by the name of their field in ``ChatSettings``."""
-    controls: dict[str, Component] = {
-        "preset": gr.Radio(
-            [(preset.title, preset.name) for preset in PRESETS],
-            label="Preset",
-            info="A starting point for the controls below.",
-            elem_classes="dm-preset",
-        ),
-        "system_prompt_name": gr.Dropdown(
-            [], label="System prompt", info="Instructions sent before the conversation.", elem_classes="dm-prompt"
-        ),
-    }
+    controls: dict[str, Component] = {}
+    _heading("Prompt")
+    controls["system_prompt_name"] = gr.Dropdown(
+        [], label="System prompt", info="Instructions sent before the conversation.", elem_classes="dm-prompt"
+    )
     gr.HTML('<div class="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
-    controls |= {
-        "system_prompt": gr.Textbox(
-            label="System prompt text",
-            info="Write your own, or edit the selected one.",
-            lines=4,
-            max_lines=10,
-            elem_classes="dm-prompt-text",
-        ),
-        **_parameter_controls(is_advanced=False),
-    }
+    controls["system_prompt"] = gr.Textbox(
+        label="System prompt text",
+        info="Write your own, or edit the selected one.",
+        lines=4,
+        max_lines=10,
+        elem_classes="dm-prompt-text",
+    )
     # Hidden by the script while there are no documents.
     controls["collections"] = gr.CheckboxGroup(
         [],
@@ -163,31 +157,15 @@ def _controls() -> dict[str, Component]:
         info="Replies in this chat rest on the documents of what is ticked, and cite them.",
         elem_classes="dm-control-collections",
     )
-    # Hidden by the script while no adapter is loaded.
-    controls["adapter"] = gr.Dropdown(
-        [], label="Adapter", info="Changes how the model replies in this chat.", elem_classes="dm-control-adapter"
+    _heading("Sampling")
+    controls["preset"] = gr.Radio(
+        [(preset.title, preset.name) for preset in PRESETS],
+        label="Preset",
+        info="A starting point for the controls below.",
+        elem_classes="dm-preset",
     )
-    # Hidden by the script while the model cannot think.
-    controls |= {
-        "thinking": gr.Radio(
-            [("Model's default", "default"), ("On", "on"), ("Off", "off")],
-            label="Thinking",
-            info="Whether the model thinks before it answers.",
-            elem_classes="dm-control-thinking",
-        ),
-        "max_thinking_tokens": gr.Number(
-            minimum=1,
-            precision=0,
-            label="Maximum thinking",
-            info="Tokens after which the answer begins. Empty: no limit of its own.",
-            elem_classes="dm-control-max_thinking_tokens",
-        ),
-    }
-    controls["use_tools"] = gr.Checkbox(
-        label="Tools",
-        info="The model may call the tools that are offered here. It asks before it does.",
-        elem_classes="dm-control-use_tools",
-    )
+    gr.HTML('<div class="dm-own-presets"></div>', apply_default_css=False, js_on_load=None)
+    controls |= _parameter_controls(is_advanced=False)
     gr.HTML(_ADVANCED, apply_default_css=False, js_on_load=None)
     # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
     with gr.Column(elem_classes="dm-advanced", min_width=0):
@@ -199,15 +177,49 @@ def _controls() -> dict[str, Component]:
             max_lines=12,
             elem_classes="dm-control-json_schema",
         )
-        return controls
+    return controls | _model_controls()
+
+
+def _heading(text: str) -> None:
+    gr.HTML(f'<h3 class="dm-settings-group">{text}</h3>', apply_default_css=False, js_on_load=None)
+
+
+def _model_controls() -> dict[str, Component]:
+    """Return the controls of what the loaded model can do. The script hides each while it cannot."""
+    with gr.Column(elem_classes="dm-model-settings", min_width=0):
+        _heading("Thinking and tools")
+        return {
+            "adapter": gr.Dropdown(
+                [],
+                label="Adapter",
+                info="Changes how the model replies in this chat.",
+                elem_classes="dm-control-adapter",
+            ),
+            "thinking": gr.Radio(
+                [("Model's default", "default"), ("On", "on"), ("Off", "off")],
+                label="Thinking",
+                info="Whether the model thinks before it answers.",
+                elem_classes="dm-control-thinking",
+            ),
+            "max_thinking_tokens": gr.Number(
+                minimum=1,
+                precision=0,
+                label="Maximum thinking",
+                info="Tokens after which the answer begins. Empty: no limit of its own.",
+                elem_classes="dm-control-max_thinking_tokens",
+            ),
+            "use_tools": gr.Checkbox(
+                label="Tools",
+                info="The model may call the tools that are offered here. It asks before it does.",
+                elem_classes="dm-control-use_tools",
+            ),
+        }
 
 
 def _parameter_controls(*, is_advanced: bool) -> dict[str, Component]:
     """Return the controls of the sampling parameters that are, or are not, below "Advanced"."""
     return {
-        parameter.name: _control(parameter)
-        for parameter in CHAT_PARAMETERS
-        if is_advanced == (parameter.slider is not None and parameter.slider.is_advanced)
+        parameter.name: _control(parameter) for parameter in CHAT_PARAMETERS if is_advanced == parameter.is_advanced
     }
 
 

@@ -1,13 +1,15 @@
 // What the settings of a chat mean: defaults, presets, system prompts, and what the controls show of them.
 // A control at the model's default is saved as null, "the model decides".
 
-/** @import { ChatSettings } from "../../shared/api_types.js" */
+/** @import { ChatSettings, OwnPreset } from "../../shared/api_types.js" */
 /** @import { ParameterOptions, PresetOptions, PromptOptions } from "../../shared/page_options.js" */
 
 /** Settings with every field. @typedef {Required<ChatSettings> & Record<string, any>} Values */
 
 export const OWN_TEXT = "own";
 export const NO_PROMPT = "none";
+export const OWN_PRESET = "own:"; // begins the name of a preset that the user has saved
+export const CUSTOM = "custom"; // no preset has these values
 export const NO_ADAPTER = ""; // no adapter has this name
 const MODEL_DEFAULT = "default";
 
@@ -29,7 +31,7 @@ export class SettingsRules {
   constructor(parameters) {
     this.parameters = parameters;
     this.sliders = parameters.filter((each) => each.is_slider).map(({ name }) => name); // what presets set
-    this.lists = parameters.filter(({ kind }) => kind === "strings").map(({ name }) => name); // a string per line
+    this.lists = parameters.filter(({ kind }) => kind === "strings" || kind === "words").map(({ name }) => name); // a string per line
     /** @type {Readonly<Values>} */
     this.empty = Object.freeze(
       /** @type {Values} */ ({
@@ -47,15 +49,16 @@ export class SettingsRules {
    * @param {object} known
    * @param {Record<string, number>} known.defaults  the model's
    * @param {string} [known.promptText]  the text of the named prompt
+   * @param {PresetOptions[]} [known.presets]
    * @param {string | null} [known.preset]  chosen, and not part of the settings yet
    * @param {string | null} [known.prompt]  chosen, and not part of the settings yet
    * @returns {Record<string, any>}
    */
-  shown(value, { defaults, promptText, preset = null, prompt = null }) {
+  shown(value, { defaults, promptText, presets = [], preset = null, prompt = null }) {
     /** @type {Record<string, any>} */
     const shown = {
       ...value,
-      preset: preset ?? value.preset ?? (this.#allDefault(value) ? MODEL_DEFAULT : null),
+      preset: preset ?? value.preset ?? this.#fittingPreset(value, presets),
       ...Object.fromEntries(this.lists.map((name) => [name, value[name].join("\n")])),
       system_prompt_name: prompt ?? value.system_prompt_name ?? (value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: promptText ?? value.system_prompt,
@@ -69,9 +72,35 @@ export class SettingsRules {
     return shown;
   }
 
-  /** @param {Values} value */
-  #allDefault(value) {
-    return this.sliders.every((name) => value[name] === null);
+  /**
+   * The preset with these values, chosen or set one by one.
+   * @param {Values} value
+   * @param {PresetOptions[]} presets
+   */
+  #fittingPreset(value, presets) {
+    if (this.sliders.every((name) => value[name] === null)) return MODEL_DEFAULT;
+    return presets.find((preset) => this.sliders.every((name) => value[name] === preset[name]))?.name ?? CUSTOM;
+  }
+
+  /**
+   * Whether a setting is not at the model's default.
+   * @param {Values} value
+   * @param {string} name
+   */
+  isChanged(value, name) {
+    /** @param {any} each */
+    const written = (each) => JSON.stringify(each === "" ? null : (each ?? null));
+    return written(value[name]) !== written(this.empty[name]);
+  }
+
+  /**
+   * A setting back at its default. A preset that set it is left.
+   * @param {Values} value
+   * @param {string} name
+   * @returns {Values}
+   */
+  withDefault(value, name) {
+    return { ...value, [name]: this.empty[name], preset: this.sliders.includes(name) ? null : value.preset };
   }
 
   /**
@@ -79,8 +108,8 @@ export class SettingsRules {
    * @param {Values} value
    */
   countChangedAdvanced(value) {
-    const changed = this.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && value[name] !== null);
-    return changed.length + Number(Boolean(value.json_schema));
+    const changed = this.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && this.isChanged(value, name));
+    return changed.length + Number(this.isChanged(value, "json_schema"));
   }
 
   /**
@@ -154,6 +183,20 @@ export class SettingsRules {
   }
 
   /**
+   * The presets of all users, and those that this one has saved.
+   * @param {PresetOptions[]} presets
+   * @param {OwnPreset[]} own
+   * @returns {PresetOptions[]}
+   */
+  allPresets(presets, own) {
+    const saved = own.map(({ id, name, values }) => {
+      const sampling = Object.fromEntries(this.sliders.map((each) => [each, values[each] ?? null]));
+      return { name: `${OWN_PRESET}${id}`, title: name, description: "", ...sampling };
+    });
+    return [...presets, ...saved];
+  }
+
+  /**
    * A preset sets every slider: what it leaves open is the model's default.
    * @param {Values} value
    * @param {string} name
@@ -163,7 +206,7 @@ export class SettingsRules {
   withPreset(value, name, presets) {
     const preset = presets.find((each) => each.name === name);
     const sampling = Object.fromEntries(this.sliders.map((each) => [each, preset?.[each] ?? null]));
-    return { ...value, ...sampling, preset: name === MODEL_DEFAULT ? null : name };
+    return { ...value, ...sampling, preset: name === MODEL_DEFAULT || name.startsWith(OWN_PRESET) ? null : name };
   }
 
   /**

@@ -49,6 +49,8 @@ export class SettingsState {
     /** @type {Values} */
     this.value = empty;
     this.unsaved = false;
+    /** What the user's new chats begin with. @type {Partial<Values> | null} */
+    this.newChats = null;
     this.saveSoon = debounce(SAVE_AFTER_MS, () => this.#save());
     this.#failed = this.#takeUnsaved();
   }
@@ -139,10 +141,11 @@ export class SettingsState {
 
   /** @returns {Values} */
   #newChatSettings() {
+    const start = { ...this.empty, ...this.newChats };
     try {
-      return { ...this.empty, ...JSON.parse(this.storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
+      return { ...start, ...JSON.parse(this.storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
     } catch {
-      return this.empty; // not JSON that this page wrote
+      return start; // not JSON that this page wrote
     }
   }
 

@@ -5,8 +5,9 @@ import { byId, make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 import { clientName, keyText, sessionText, storageText, usedText } from "./account_text.js";
 import { onSubmit } from "./forms.js";
+import { connectionText, problemText } from "./oidc_texts.js";
 
-/** @import { CreatedKey, KeyView, SessionView, Storage } from "../../shared/api_types.js" */
+/** @import { CreatedKey, KeyView, OidcConnection, OidcStart, SessionView, Storage } from "../../shared/api_types.js" */
 
 const problem = byId("dp-problem");
 /** @param {string} text */
@@ -111,7 +112,37 @@ async function showStorage() {
   meter.textContent = usedText(storage);
 }
 
+/** Shows the connection to the sign-in provider, or how to make one. */
+async function showConnection() {
+  /** @type {OidcConnection} */
+  const connection = await request("GET", "/api/account/oidc");
+  const { provider, connected_as: connectedAs, has_password: hasPassword } = connection;
+  byId("dp-password-section").hidden = !hasPassword;
+  byId("dp-oidc").hidden = provider === null;
+  if (provider === null) return connection;
+  byId("dp-oidc-title").textContent = `Sign-in with ${provider}`;
+  byId("dp-oidc-said").textContent = connectionText(connection);
+  byId("dp-oidc-submit").textContent = connectedAs === null ? `Connect ${provider}` : `Disconnect ${provider}`;
+  byId("dp-oidc-proof").hidden = connectedAs !== null;
+  byId("dp-oidc-password").required = connectedAs === null;
+  byId("dp-oidc-form").hidden = !hasPassword;
+  return connection;
+}
+
 function listen() {
+  onSubmit(byId("dp-oidc-form"), problem, async () => {
+    say("");
+    const { provider, connected_as: connectedAs } = await showConnection();
+    if (connectedAs === null) {
+      /** @type {OidcStart} */
+      const { address } = await request("POST", "/api/account/oidc", { password: byId("dp-oidc-password").value });
+      location.assign(address);
+      return;
+    }
+    await request("DELETE", "/api/account/oidc");
+    await Promise.all([showConnection(), showSessions()]);
+    say(`${provider} was disconnected.`);
+  });
   onSubmit(byId("dp-about"), problem, async () => {
     await request("PATCH", "/api/account", { display_name: byId("dp-display").value });
     await showProfile();
@@ -161,8 +192,13 @@ async function showProfile() {
 await act(async () => {
   byId("dp-base").textContent = `${location.origin}/v1`;
   if (!(await showProfile())) return;
-  await Promise.all([showStorage(), showSessions(), showKeys()]);
+  const [{ provider }] = await Promise.all([showConnection(), showStorage(), showSessions(), showKeys()]);
   listen();
   byId("dp-sections").hidden = false;
+  const parameters = new URLSearchParams(location.search);
+  const failure = parameters.get("problem");
+  if (failure !== null) problem.textContent = problemText(failure, provider);
+  else if (parameters.has("connected")) say(`${provider} was connected.`);
+  if (location.search !== "") history.replaceState(null, "", location.pathname); // a reload must not say it again
 });
 document.querySelector("main")?.removeAttribute("aria-busy");

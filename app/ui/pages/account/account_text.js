@@ -39,11 +39,19 @@ export function clientName(userAgent) {
 export const sessionText = ({ current, last_seen_at: seen, address }) =>
   `${current ? "This session" : `Last seen ${moment(seen)}`} · ${address}`;
 
+/** @type {Record<string, string>} */
+const SCOPE_TEXTS = {
+  "chat": "sends chats to the model",
+  "models": "lists the models",
+  "cases:read": "reads inboxes, cases and their events",
+  "cases:write": "answers cases and hands in what contacts wrote",
+};
+
 /** @param {KeyView} key */
 export function keyText({ beginning, scopes, expires_at: ends, last_used_at: used }, now = new Date()) {
   return [
     `${beginning}…`,
-    scopes.includes("chat") ? "chat and list models" : "list models only",
+    scopes.map((scope) => SCOPE_TEXTS[scope] ?? scope).join(", "),
     used ? `last used ${moment(used)}` : "never used",
     ends ? `${new Date(ends) <= now ? "expired" : "expires"} ${moment(ends)}` : "never expires",
   ].join(" · ");

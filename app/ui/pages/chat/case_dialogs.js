@@ -1,6 +1,7 @@
 // Dialogs about a case: its summary, with links to the messages that it rests on, and a proposed article.
 
 import { api } from "../../shared/api.js";
+import { showDialog } from "../../shared/dialog.js";
 import { make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 import { renderMarkdown } from "../../components/chat/markdown.js";
@@ -20,11 +21,7 @@ function open(title, subtitle) {
   const heading = make("h2", { id: "dm-case-title" }, title);
   const dialog = make("dialog", { class: "dm-dialog dm-case", "aria-labelledby": "dm-case-title" }, heading, make("p", { dir: "auto" }, subtitle), body, buttons);
   close.addEventListener("click", () => dialog.close());
-  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc must not also stop a reply
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
-  close.focus();
+  showDialog(dialog, close);
   return { dialog, body, buttons };
 }
 

@@ -4,8 +4,10 @@ import { ApiError, api } from "../../shared/api.js";
 import { conversationUrl } from "./address.js";
 import { proposeArticle, showSummary } from "./case_dialogs.js";
 import { ListState } from "./list_state.js";
-import { download, importOutcome } from "./transfer.js";
+import { plural } from "../../shared/formats.js";
+import { download, downloadChosen, importOutcome } from "./transfer.js";
 
+/** @import { ConversationDeletion } from "../../shared/api_types.js" */
 /** @typedef {import("../../components/conversations/listing.js").Summary} Summary */
 
 const PAGE_SIZE = 50;
@@ -18,11 +20,26 @@ const POLL_MS = 4000;
  * @property {(id: string, messageId: string | null) => void} onSelect
  * @property {(items: Summary[]) => void} onListed  the list was loaded, or loaded again
  * @property {(id: string, title: string) => void} onRenamed
- * @property {(id: string) => void} onDeleted
+ * @property {(ids: string[], deletion: ConversationDeletion | null, title: string | null) => void} onDeleted  null: they
+ *   were gone already; `title` of a single one
  * @property {(text: string) => void} onStatus
  * @property {(error: unknown) => void} onError
  * @property {(error: unknown) => void} onListFailed  the list could not be loaded
  */
+
+/**
+ * Without a folder, tag or search, the list has what is in no folder.
+ * @param {import("../../components/conversations/listing.js").Filter} filter
+ * @param {string | null} cursor
+ */
+const listQuery = ({ query, tag, archived, folder = null }, cursor) => ({
+  limit: PAGE_SIZE,
+  cursor,
+  query: query || null,
+  tag,
+  archived: archived || null,
+  folder: folder ?? (query || tag !== null || archived ? null : "none"),
+});
 
 export class ConversationList {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -37,9 +54,9 @@ export class ConversationList {
     this.host = host;
     this.state = new ListState(
       {
-        listPage: ({ query, tag, archived }, cursor) =>
-          api.listConversations({ limit: PAGE_SIZE, cursor, query: query || null, tag, archived: archived || null }),
+        listPage: (filter, cursor) => api.listConversations(listQuery(filter, cursor)),
         listTags: async () => Object.keys(await api.listTags()),
+        listFolders: () => api.listFolders(),
       },
       {
         show: () => this.#show(),
@@ -57,7 +74,14 @@ export class ConversationList {
       pin: ({ id, pinned }) => this.#change(id, { pinned }),
       archive: ({ id, archived }) => this.#change(id, { archived }),
       tag: ({ id, tags }) => this.#change(id, { tags }),
-      delete: ({ id }) => this.#delete(id),
+      delete: ({ id }) => this.#delete([id]),
+      move: ({ ids, folder }) => this.#move(ids, folder),
+      folder_create: ({ name }) => this.#does(() => api.createFolder(name)),
+      folder_rename: ({ id, name }) => this.#does(() => api.renameFolder(id, name)),
+      folder_delete: ({ id }) => this.#does(() => api.deleteFolder(id)),
+      change_many: ({ ids, archived, tags }) => this.#does(() => api.changeConversations(ids, { archived, add_tags: tags })),
+      delete_many: ({ ids }) => this.#delete(ids),
+      export_many: ({ ids, format }) => downloadChosen(ids, format).catch((error) => host.onError(error)),
       summarise: (conversation) => showSummary(conversation, (messageId) => host.onSelect(conversation.id, messageId)),
       article: (conversation) => proposeArticle(conversation),
       export: ({ id, format }) => download(id, format),
@@ -68,6 +92,11 @@ export class ConversationList {
   /** Reloads the list. */
   async refresh() {
     await this.state.refresh();
+  }
+
+  /** The conversations that are listed. */
+  get items() {
+    return this.state.items;
   }
 
   /** Tells the page the current items again. */
@@ -86,9 +115,9 @@ export class ConversationList {
   }
 
   #show() {
-    const { items, tags, filter, hasMore } = this.state;
+    const { items, tags, folders, filter, hasMore } = this.state;
     const linked = items.map((item) => ({ ...item, url: conversationUrl(item.id, item.message_id) }));
-    this.view.show({ items: linked, tags, filter, hasMore });
+    this.view.show({ items: linked, tags, folders, filter, hasMore });
     this.#pollWhileStreaming();
     this.notifyListed();
   }
@@ -102,17 +131,33 @@ export class ConversationList {
     }, POLL_MS);
   }
 
-  /**
-   * @param {string} id
-   * @param {object} change
-   */
-  async #change(id, change) {
+  /** @param {string} id @param {object} change */
+  #change(id, change) {
+    return this.#does(() => api.changeConversation(id, change));
+  }
+
+  /** Does what changes the list, and reads it again. @param {() => Promise<unknown>} change */
+  async #does(change) {
     try {
-      await api.changeConversation(id, change);
+      await change();
     } catch (error) {
       this.host.onError(error);
     }
     await this.refresh();
+  }
+
+  /** @param {string[]} ids @param {{id: string | null} | {name: string}} folder */
+  #move(ids, folder) {
+    return this.#does(async () => {
+      const { id, name } = "name" in folder ? await api.createFolder(folder.name) : this.#folder(folder.id);
+      const { changed } = await api.changeConversations(ids, { folder_id: id });
+      this.host.onStatus(`${plural(changed, "conversation")} moved ${name === null ? "out of the folder" : `to “${name}”`}.`);
+    });
+  }
+
+  /** @param {string | null} id @returns {{id: string | null, name: string | null}} */
+  #folder(id) {
+    return this.state.folders.find((folder) => folder.id === id) ?? { id, name: null };
   }
 
   /**
@@ -129,18 +174,21 @@ export class ConversationList {
     await this.refresh();
   }
 
-  /** @param {string} id */
-  async #delete(id) {
+  /** @param {string[]} ids */
+  async #delete(ids) {
+    const titles = this.state.items.filter(({ id }) => ids.includes(id)).map(({ title }) => title);
+    /** @type {ConversationDeletion | null} */
+    let deletion = null;
     try {
-      await api.deleteConversation(id);
+      deletion = await api.deleteConversations(ids);
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 404) {
         this.host.onError(error);
         return;
       }
     }
-    this.view.removeRow(id);
-    this.host.onDeleted(id);
+    for (const id of ids) this.view.removeRow(id);
+    this.host.onDeleted(ids, deletion, titles.length === 1 ? titles[0] ?? null : null);
     await this.refresh();
   }
 

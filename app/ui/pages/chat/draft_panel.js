@@ -17,15 +17,15 @@ import { citedIn } from "./draft_text.js";
  * @property {() => unknown} changed  the user changed the message, the notes or the text
  */
 
-const FROM = { box: "Customer’s message, from the box below", chat: "Customer’s message, your last one in this chat", panel: "Customer’s message" };
+const FROM = { box: "Customer’s message, from the box below", chat: "Customer’s message, your last one in this chat", case: "Customer’s last message", panel: "Customer’s message" };
 const EXCERPT_CHARS = 80;
 
 export class DraftPanel {
   /** @type {DraftState | null} */
   #state = null;
 
-  /** @param {PanelHost} host */
-  constructor(host) {
+  /** @param {PanelHost} host @param {{isInsertFirst?: boolean}} options  `isInsertFirst`: the reply is sent from the box below, so it goes there rather than to the clipboard */
+  constructor(host, { isInsertFirst = false } = {}) {
     const title = uniqueId("dm-draft-title");
     /** @param {string} name @param {() => unknown} onclick @param {Record<string, unknown>} attributes */
     const button = (name, onclick, attributes = {}) => make("button", { type: "button", class: "dm-button dm-small", onclick, ...attributes }, name);
@@ -51,9 +51,9 @@ export class DraftPanel {
     this.next = iconButton("next", "Next draft", () => host.step(1));
     this.place = make("span", { "aria-hidden": "true" });
     this.versions = make("span", { class: "dm-versions", role: "group" }, this.previous, this.place, this.next);
-    this.copyButton = button("Copy reply", () => host.copy(false), { class: "dm-button dm-small dm-primary", title: "Copies it without the numbers of its sources, for the customer" });
+    this.copyButton = button("Copy reply", () => host.copy(false), { class: isInsertFirst ? "dm-button dm-small" : "dm-button dm-small dm-primary", title: "Copies it without the numbers of its sources, for the customer" });
     this.copySourcesButton = button("With sources", () => host.copy(true), { "aria-label": "Copy with sources", title: "Copies it with the numbers and a list of the sources, for a colleague" });
-    this.insertButton = button("Insert", () => host.insert(), { title: "Puts the reply into the message box. Nothing is sent." });
+    this.insertButton = button("Insert", () => host.insert(), { class: isInsertFirst ? "dm-button dm-small dm-primary" : "dm-button dm-small", title: "Puts the reply into the message box. Nothing is sent." });
     this.shorter = button("Shorter", () => host.write("shorter"));
     this.friendlier = button("Friendlier", () => host.write("friendlier"));
     this.again = button("Try again", () => host.write(null));
@@ -64,7 +64,7 @@ export class DraftPanel {
       make("div", { class: "dm-draft-head" }, make("h2", { id: title }, "Draft of a reply"), this.versions, iconButton("close", "Close the draft", () => host.close())),
       make("div", { class: "dm-draft-body" }, this.about, this.alert, this.notice, this.text, this.citations.element),
       this.status,
-      make("div", { class: "dm-draft-actions" }, this.copyButton, this.insertButton, this.copySourcesButton, make("span", { class: "dm-draft-gap" }), this.shorter, this.friendlier, this.again, this.stop),
+      make("div", { class: "dm-draft-actions" }, ...(isInsertFirst ? [this.insertButton, this.copyButton] : [this.copyButton, this.insertButton]), this.copySourcesButton, make("span", { class: "dm-draft-gap" }), this.shorter, this.friendlier, this.again, this.stop),
     );
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing) return;

@@ -10,7 +10,7 @@ import { storage } from "../../shared/dom.js";
  * @typedef {{id: string | null, text: string, sources: Citation[], notice: string, writing: boolean}} Version
  */
 
-/** @typedef {"box" | "chat" | "panel"} MessageFrom  where the customer's message was found */
+/** @typedef {"box" | "chat" | "case" | "panel"} MessageFrom  where the customer's message was found */
 
 export const MAX_VERSIONS = 20;
 export const CUT_SHORT = "The page was closed or reloaded while this draft was being written. Try again for the rest.";

@@ -4,6 +4,12 @@ import { replaceNumbers } from "../../components/chat/citation_text.js";
 
 /** @import { Citation } from "../../components/chat/types.js" */
 
+/** What drafts of a chat rest on. @param {string[]} names  of the collections that its settings have */
+export const draftSources = (names) =>
+  names.length === 0
+    ? "No sources are ticked in this chat’s settings: the draft rests on the message and the notes only."
+    : `Sources: ${names.join(", ")}. The chat’s settings have them, the prompt and the sampling.`;
+
 /**
  * Those of the sources that a text cites.
  * @param {string} text

@@ -2,12 +2,14 @@
 
 /** @typedef {import("../../components/conversations/listing.js").Filter} Filter */
 /** @typedef {import("../../components/conversations/listing.js").Summary} Summary */
+/** @typedef {import("../../components/conversations/folder_bar.js").Folder} Folder */
 /** @typedef {{items: Summary[], next_cursor: string | null}} ListPage */
 
 /**
  * @typedef {object} Source  where the list comes from
  * @property {(filter: Filter, cursor: string | null) => Promise<ListPage>} listPage
  * @property {() => Promise<string[]>} listTags
+ * @property {() => Promise<Folder[]>} listFolders
  */
 
 /**
@@ -24,6 +26,8 @@ export class ListState {
   #items = [];
   /** @type {string[]} */
   #tags = [];
+  /** @type {Folder[]} */
+  #folders = [];
   /** @type {string | null} of the next page; null: there is none */
   #cursor = null;
   #lastRequest = 0; // sequence number; responses to older requests are dropped
@@ -46,6 +50,10 @@ export class ListState {
 
   get tags() {
     return this.#tags;
+  }
+
+  get folders() {
+    return this.#folders;
   }
 
   get filter() {
@@ -72,6 +80,8 @@ export class ListState {
     let cursor = null;
     /** @type {string[]} */
     let tags;
+    /** @type {Folder[]} */
+    let folders;
     try {
       do {
         const page = /** @type {ListPage} */ (await this.source.listPage(this.#filter, cursor));
@@ -79,7 +89,7 @@ export class ListState {
         items.push(...page.items);
         cursor = page.next_cursor;
       } while (cursor !== null && items.length < this.#items.length);
-      tags = await this.source.listTags();
+      [tags, folders] = await Promise.all([this.source.listTags(), this.source.listFolders()]);
       if (request !== this.#lastRequest) return;
     } catch (error) {
       if (request === this.#lastRequest) this.listener.fail(error);
@@ -88,6 +98,11 @@ export class ListState {
       if (this.#refreshing === request) this.#refreshing = null;
     }
     this.#tags = tags;
+    this.#folders = folders;
+    if (this.#filter.folder && !folders.some(({ id }) => id === this.#filter.folder)) {
+      await this.choose({ ...this.#filter, folder: null }); // it was deleted
+      return;
+    }
     if (this.#filter.tag !== null && !tags.includes(this.#filter.tag)) {
       await this.choose({ ...this.#filter, tag: null }); // no conversation has this tag any more
       return;

@@ -1,8 +1,9 @@
-// What users do with messages that starts no turn: branch from one, delete one, undo that.
+// What users do with messages that starts no turn: branch from one, delete one, undo that, mark a passage as an answer.
 
 import { ApiError, api } from "../../shared/api.js";
 import { announce } from "../../shared/dom.js";
 
+/** @import { Citation } from "../../components/chat/types.js" */
 /** @import { Composer } from "../../components/composer/composer.js" */
 /** @import { Deletion } from "../../shared/api_types.js" */
 /** @import { CrossTab } from "./cross_tab.js" */
@@ -62,6 +63,23 @@ export class MessageCommands {
     await this.openConversation.reopen();
     this.crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
     this.#offerUndo(deletion);
+  }
+
+  /**
+   * Marks that a passage that a reply cites answers the message that the reply is to, for `deskmate kb eval`.
+   * @param {string} id  of the reply
+   * @param {Citation} citation
+   */
+  async mark(id, { document_id = "", version = 1, start = 0, end = 0 }) {
+    try {
+      const { messages } = await api.getConversation(this.openConversation.conversationId ?? "", { at: id });
+      const before = messages.slice(0, messages.findIndex((message) => message.id === id));
+      const question = before.findLast(({ role }) => role === "user")?.content ?? "";
+      const { answer } = await api.markQuestion({ question, document_id, version, start, end });
+      this.toast.show(`Marked for evaluation: “${answer}”`);
+    } catch (error) {
+      this.host.reportError(error);
+    }
   }
 
   /** @param {Deletion} deletion */

@@ -1,22 +1,27 @@
 // The open conversation: messages, the reply in flight, sending and stopping.
 
 import { ApiError, api } from "../../shared/api.js";
+import { splitFiles } from "../../components/chat/attached_text.js";
 import { announce } from "../../shared/dom.js";
 import { crossTab } from "./cross_tab.js";
+import { openPrompt } from "./prompt_dialog.js";
 import { replyListener } from "./reply_listener.js";
 import { Retries } from "./retries.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
-/** @import { ChatSettings, ConversationView, TurnRef } from "../../shared/api_types.js" */
-/** @import { Message } from "../../components/chat/types.js" */
+/** @import { ChatSettings, ConversationView, TurnRef, VersionView } from "../../shared/api_types.js" */
+/** @import { Citation, Message } from "../../components/chat/types.js" */
 /** @import { ReplyView } from "../../components/chat/reply_view.js" */
 
 /**
  * What it asks of the page.
  * @typedef {object} Host
- * @property {{lastMessage: string | null}} composer
+ * @property {{lastMessage: string | null, takeFocus: () => void}} composer
+ * @property {(id: string) => unknown} compare  asks how to reply again, several times side by side
+ * @property {(id: string) => unknown} useSettings
  * @property {(start: (settings: ChatSettings | null) => Promise<TurnRef>) => Promise<boolean>} askAgain
  * @property {(id: string) => unknown} branch
+ * @property {(id: string, citation: Citation) => unknown} mark  marks a cited passage as an answer
  * @property {(id: string) => unknown} deleteMessage
  * @property {() => unknown} warnReplyInProgress
  * @property {(conversation: ConversationView | null, how?: {again: boolean, requestedAt: number}) => void} onConversationShown
@@ -29,14 +34,14 @@ import { codePoints, turnEvents } from "./turn_events.js";
 const PAGE_SIZE = 100;
 
 export class OpenConversation {
-  /** @type {(() => void) | null} */
-  #unfollow = null; // stops following the reply in flight
+  /** @type {Map<string, () => void>} stops following a reply in flight, by turn id: those of a comparison are several */
+  #followed = new Map();
   #retries = new Retries();
   #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
 
   /** @type {string | null} */
   conversationId = null;
-  /** @type {string | null} */
+  /** @type {string | null} a reply in flight */
   activeTurnId = null;
   /** @type {string | null} id of the conversation that is loading while the previous one is still shown */
   opening = null;
@@ -61,10 +66,19 @@ export class OpenConversation {
     chat.handle({
       edit: ({ id, text }) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
       regenerate: ({ id }) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
-      resume: ({ id }) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
+      resume: ({ id, as_version = false }) => page.askAgain((settings) => this.#askAgain("resume", id, { settings, as_version })),
+      rewrite: ({ id, text }) => page.askAgain((settings) => this.#askAgain("rewrite", id, { text, settings })),
+      compare: ({ id }) => page.compare(id),
+      keep: ({ id }) => this.#keep(id),
+      use_settings: ({ id }) => page.useSettings(id),
       decide: ({ id, allow, allow_for_chat, deny }) =>
         page.askAgain((settings) => this.#decide(id, { allow, allow_for_chat, deny, settings })),
+      prompt: ({ id }) => openPrompt((offset) => api.promptOf(id, offset), (error) => page.reportError(error)),
+      lens: ({ id }) => api.lens(id),
+      lens_choice: ({ id, index }) => api.lensChoice(id, index),
+      branch_at: ({ id, index, token_id }) => page.askAgain((settings) => this.#branchAt(id, index, token_id, settings)),
       branch: ({ id }) => page.branch(id),
+      mark: ({ id, citation }) => page.mark(id, citation),
       delete: ({ id }) => page.deleteMessage(id),
       version: ({ id, step }) => this.#showVersion(id, step),
       rate: ({ id, rating, reasons, comment }) => api.rate(id, { rating, reasons, comment }),
@@ -76,8 +90,8 @@ export class OpenConversation {
   }
 
   #reset() {
-    this.#unfollow?.();
-    this.#unfollow = null;
+    for (const unfollow of this.#followed.values()) unfollow();
+    this.#followed.clear();
     this.conversationId = null;
     this.activeTurnId = null;
     this.sending = false;
@@ -129,8 +143,11 @@ export class OpenConversation {
     const { following, place, writing } = this.messages;
     this.#reset();
     this.conversationId = id;
-    for (const message of conversation.messages) this.#add(message);
-    this.messages.offerReply(conversation.messages.at(-1));
+    const { comparison = [] } = conversation;
+    const alone = comparison.length === 0 ? conversation.messages : conversation.messages.slice(0, -1);
+    for (const message of alone) this.#add(message);
+    if (comparison.length > 0) this.#addComparison(comparison, conversation.messages.at(-1)?.id ?? null);
+    else this.messages.offerReply(conversation.messages.at(-1));
     this.firstId = conversation.messages[0]?.id ?? null;
     this.chat.setProps({ has_earlier: conversation.has_earlier });
     this.page.onConversationShown(conversation, { again, requestedAt });
@@ -213,16 +230,82 @@ export class OpenConversation {
 
   /**
    * Edits a message, or regenerates or continues a reply, and shows it. Resolves to the turn.
-   * @param {"edit" | "regenerate" | "resume"} how  names the API call
+   * @param {"edit" | "rewrite" | "regenerate" | "resume"} how  names the API call
    * @param {string} id
-   * @param {{text?: string, settings: ChatSettings | null}} options  the new text of an edit
+   * @param {{text?: string, as_version?: boolean, settings: ChatSettings | null}} options  the new text of an edit
    */
-  async #askAgain(how, id, { text = "", settings }) {
+  async #askAgain(how, id, { text = "", as_version = false, settings }) {
     return this.#showAgain(
-      this.#retries.send({ how, id, text }, (request_id) => {
-        if (how === "edit") return api.edit(id, { text, settings, request_id });
-        return api[how](id, { settings, request_id });
+      this.#retries.send({ how, id, text, as_version }, (request_id) => {
+        if (how === "edit" || how === "rewrite") return api[how](id, { text, settings, request_id });
+        return how === "resume" ? api.resume(id, { settings, as_version, request_id }) : api.regenerate(id, { settings, request_id });
       }),
+    );
+  }
+
+  /**
+   * Sends a message, or asks about one again, and shows the replies to it side by side. Resolves to the first turn; null
+   * while another message is being sent or answered.
+   * @param {{text: string, temporary: boolean} | {id: string}} asked  `id`: of a reply to that message
+   * @param {ChatSettings[]} variants
+   * @param {ChatSettings | null} settings
+   */
+  async compare(asked, variants, settings) {
+    if (this.sending || this.activeTurnId) return null;
+    const { conversationId: conversation_id, tipId: tip_id } = this;
+    const visit = this.#visit;
+    this.sending = true;
+    let turn;
+    try {
+      const { turns } = await this.#retries.send({ how: "compare", conversation_id, asked, variants }, (request_id) =>
+        "id" in asked
+          ? api.compareAgain(asked.id, { variants, settings, request_id })
+          : api.compare({ ...asked, variants, settings, request_id, conversation_id, tip_id }),
+      );
+      turn = turns[0];
+    } finally {
+      if (visit === this.#visit) this.sending = false;
+    }
+    this.crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
+    const left = visit !== this.#visit;
+    if (!left) {
+      this.conversationId = turn.conversation_id;
+      await this.reopen();
+      this.isNew = conversation_id === null;
+      this.messages.toLatest();
+    }
+    return { turn, left };
+  }
+
+  /** @param {VersionView[]} versions @param {string | null} tipId  of those that is shown */
+  #addComparison(versions, tipId) {
+    const comparison = this.messages.compare(versions);
+    this.tipId = tipId;
+    for (const { version, reply } of comparison.columns) {
+      const { turn_id: turnId, status } = version.message;
+      if (status === "streaming" && turnId) this.#follow(turnId, reply, null, () => comparison.update());
+    }
+  }
+
+  /** @param {string} id  of the reply that the conversation goes on with */
+  async #keep(id) {
+    try {
+      await api.showMessage(id);
+    } catch (error) {
+      this.page.reportError(error);
+      return;
+    }
+    this.crossTab.broadcast("conversation-changed", { id: this.conversationId });
+    await this.reopen();
+    announce("This reply was kept. The others are its other versions.");
+    this.page.composer.takeFocus();
+  }
+
+  /** @param {string} id @param {number} index @param {number} token_id @param {ChatSettings | null} settings */
+  #branchAt(id, index, token_id, settings) {
+    const point = { index, token_id };
+    return this.#showAgain(
+      this.#retries.send({ how: "branch-at", id, ...point }, (request_id) => api.branchAt(id, { ...point, settings, request_id })),
     );
   }
 
@@ -267,7 +350,7 @@ export class OpenConversation {
   }
 
   async stop() {
-    if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
+    await Promise.all([...this.#followed.keys()].map((turnId) => api.stopTurn(turnId)));
   }
 
   /**
@@ -276,18 +359,22 @@ export class OpenConversation {
    */
   #add(message, inStreamId = null) {
     this.tipId = message.id;
-    if (message.role === "user") this.page.composer.lastMessage = message.content;
+    if (message.role === "user") this.page.composer.lastMessage = splitFiles(message.content).text;
     const reply = this.messages.add(message);
     if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, inStreamId);
   }
 
-  /** @param {string} turnId @param {ReplyView} reply @param {string | null} inStreamId */
-  #follow(turnId, reply, inStreamId) {
-    this.activeTurnId = turnId;
+  /** @param {string} turnId @param {ReplyView} reply @param {string | null} inStreamId @param {() => void} onEnd */
+  #follow(turnId, reply, inStreamId, onEnd = () => {}) {
+    this.activeTurnId ??= turnId;
+    this.#followed.set(turnId, () => {});
     this.page.setReplying(true);
     const listener = replyListener(reply, {
       followDown: () => this.messages.followDown(),
-      onFinished: () => this.#finished(turnId),
+      onFinished: () => {
+        this.#finished(turnId);
+        onEnd();
+      },
       onGone: () => {
         if (this.opening === null) this.page.onConversationMissing();
       },
@@ -295,14 +382,14 @@ export class OpenConversation {
       reopen: () => this.reopen(),
     });
     const unfollow = this.turnEvents.follow(turnId, [codePoints(reply.source), codePoints(reply.thoughts.source)], listener, inStreamId);
-    if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
+    if (this.#followed.has(turnId)) this.#followed.set(turnId, unfollow); // otherwise it has already ended
   }
 
   /** @param {string} turnId */
   #finished(turnId) {
-    if (this.activeTurnId !== turnId) return;
-    this.activeTurnId = null;
-    this.#unfollow = null;
+    if (!this.#followed.delete(turnId)) return;
+    this.activeTurnId = [...this.#followed.keys()][0] ?? null;
+    if (this.activeTurnId) return; // another reply of the comparison is still written
     this.page.setReplying(false);
     this.isNew = false;
     this.page.setConnected(true);

@@ -1,6 +1,8 @@
 // The page's options, which it needs before it can show anything, and which change with the loaded model.
 
 import { api } from "../../shared/api.js";
+import { plural } from "../../shared/formats.js";
+import { parametersText } from "../../components/settings/prompt_size.js";
 
 /** @import { PageOptions } from "../../shared/page_options.js" */
 
@@ -45,12 +47,16 @@ export class CurrentOptions {
   }
 }
 
-/** Introduces the model to the user. @param {PageOptions} options */
-export function introduction({ model, accounts }) {
+/** Three lines: what this is, the model with its size, and what that is good for. @param {PageOptions} options */
+export function introduction({ model, accounts, welcome }) {
   const place = model.remote
-    ? "which runs on another server. What you write is sent there."
-    : `which runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
-  return `You are talking to ${model.name}, ${place}`;
+    ? "whose model runs on another server. What you write is sent there."
+    : `whose model runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
+  const what = `Deskmate is a chat ${place}`;
+  if (model.is_loading) return what;
+  const size = model.num_parameters > 0 ? `${parametersText(model.num_parameters)} parameters and ` : "";
+  const facts = `You are talking to ${model.name}, with ${size}a context of ${plural(model.max_model_len, "token")}.`;
+  return [what, facts, ...(welcome.good_for ? [`It is good for ${welcome.good_for}.`] : [])].join("\n");
 }
 
 /**

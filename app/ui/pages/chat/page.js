@@ -5,17 +5,23 @@ import { beforeServerListeners, register, whenMounted } from "../../shared/compo
 import { byId, debounce, waitForElement } from "../../shared/dom.js";
 import { Settings, waitForSettings } from "../../components/settings/settings.js";
 import { setUpAccountMenu } from "./account_menu.js";
+import { ChatDeletions } from "./chat_deletions.js";
 import { ConversationList } from "./conversation_list.js";
+import { AttachedFiles } from "./attached_files.js";
+import { ContextBar } from "./context_bar.js";
 import { crossTab } from "./cross_tab.js";
 import { MessageCommands } from "./message_commands.js";
 import { Navigation } from "./navigation.js";
 import { OpenConversation } from "./open_conversation.js";
 import { ModelSwitch } from "./model_switch.js";
 import { CurrentOptions, introduction, loadOptions, retentionNote, suggestion } from "./options.js";
+import { openPrompt } from "./prompt_dialog.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
 import { openSource } from "./source_viewer.js";
 import { SourcesSign } from "./sources_sign.js";
+import { Finding } from "./finding.js";
+import { draftSources } from "./draft_text.js";
 import { ReplyDrafts } from "./reply_drafts.js";
 import { Toast } from "./toast.js";
 import { Turns } from "./turns.js";
@@ -90,8 +96,13 @@ class Page {
         reportError: (error) => this.reportError(error),
       },
     );
+    this.attached = new AttachedFiles(composer, {
+      conversation: () => openConversation.conversationId,
+      changed: () => this.context?.changed(),
+      reportError: (error) => this.reportError(error),
+    });
     this.turns = new Turns(
-      { openConversation, composer, settings, welcome },
+      { openConversation, composer, settings, welcome, attached: this.attached },
       {
         onCreated: (id, temporary) => this.navigation.onCreated(id, temporary),
         refreshList: this.refreshSoon,
@@ -99,7 +110,17 @@ class Page {
       },
     );
     this.drafts = this.#makeDrafts(welcome);
-    setUpAccountMenu(header, options, (error) => this.reportError(error));
+    this.context = this.#makeContextBar(options);
+    this.deletions = new ChatDeletions(
+      { toast, crossTab },
+      {
+        refreshList: () => this.conversations.refresh(),
+        navigate: (id) => this.navigate(id),
+        reportError: (error) => this.reportError(error),
+      },
+    );
+    const finding = new Finding(this, { header, composer, modelMenu });
+    setUpAccountMenu(header, options, { reportError: (error) => this.reportError(error), listShortcuts: () => finding.listShortcuts() });
     this.#handle(components);
     this.#describeModel();
     this.#listen();
@@ -124,6 +145,7 @@ class Page {
     if (!(await this.#options.reload())) return;
     this.settings.useOptions(this.options);
     this.#describeModel();
+    this.context.changed();
     this.readiness.refreshName();
     if (this.openConversation.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
@@ -178,9 +200,14 @@ class Page {
       onSelect: (id, messageId) => this.navigate(id, { at: messageId }),
       onListed: (items) => this.navigation.onListed(items),
       onRenamed: (id, title) => this.navigation.onRenamed(id, title),
-      onDeleted: (id) => {
-        this.drafts.forget(id);
-        this.navigation.onDeleted(id);
+      onDeleted: (ids, deletion, title) => {
+        const open = this.openConversation.targetConversationId;
+        for (const id of ids) {
+          this.drafts.forget(id);
+          this.attached.forgetAll(id);
+          this.navigation.onDeleted(id);
+        }
+        if (deletion) this.deletions.offer(deletion, title, ids.find((id) => id === open) ?? null);
       },
       onStatus: (text) => this.toast.show(text),
       onError: (error) => this.reportError(error),
@@ -197,11 +224,15 @@ class Page {
       {
         composer: this.composer,
         askAgain: (start) => this.turns.askAgain(start),
+        compare: (id) => this.turns.compare(id),
+        useSettings: (id) => this.#useSettings(id),
         branch: (id) => this.commands.branch(id),
+        mark: (id, citation) => this.commands.mark(id, citation),
         deleteMessage: (id) => this.commands.delete(id),
         warnReplyInProgress: () => this.composer.warnReplyInProgress(),
         onConversationShown: (conversation, how) => {
           this.navigation.onConversationShown(conversation, how);
+          this.attached?.show(); // missing while it is being made
           if (!how?.again) this.drafts.use(conversation?.id ?? null);
         },
         onConversationMissing: () => this.navigation.onConversationMissing(),
@@ -218,7 +249,7 @@ class Page {
     const { composer, settings, openConversation } = this;
     const drafts = new ReplyDrafts(composer, {
       lastMessage: () => composer.lastMessage,
-      collections: () => this.options.collections.filter(({ id }) => settings.value.collections.includes(id)).map(({ name }) => name),
+      rests: () => draftSources(this.options.collections.filter(({ id }) => settings.value.collections.includes(id)).map(({ name }) => name)),
       notify: (text) => this.toast.show(text),
       prepare: async (id, text, onCreated) => {
         await settings.pendingChoice();
@@ -234,6 +265,7 @@ class Page {
           if (openConversation.targetConversationId === null) {
             settings.onTurnAccepted(created, carried);
             composer.keepDraftFor(created);
+            this.attached.keepFor(created);
             await this.navigation.navigate(created, { from: null });
           }
           this.refreshSoon();
@@ -248,6 +280,22 @@ class Page {
     return drafts;
   }
 
+  /** @param {PageOptions} options */
+  #makeContextBar({ user }) {
+    const { composer, settings, openConversation } = this;
+    const bar = new ContextBar(composer.find(".dm-composer-row"), {
+      next: () => ({ text: this.attached.withFiles(composer.text), conversation_id: openConversation.conversationId, settings: settings.value }),
+      read: (next) => openPrompt((offset) => api.nextPrompt({ ...next, offset }), (error) => this.reportError(error)),
+    });
+    if (user.role !== "viewer") bar.start();
+    const { changed } = settings;
+    settings.changed = () => {
+      changed();
+      bar.changed();
+    };
+    return bar;
+  }
+
   /** Handles the components' events. @param {Components} components */
   #handle({ header, chat, composer, model, modelMenu }) {
     header.handle({
@@ -259,14 +307,16 @@ class Page {
     });
     composer.handle({
       submit: () => this.turns.send(),
+      input: () => this.context.changed(),
       stop: () => this.turns.stop(),
       draft: () => this.drafts.open(),
+      compare: () => this.turns.compare(),
       canned_open: () => api.listCanned(),
       canned_fill: ({ name, values }) => api.fillCanned(name, values),
       error: (error) => this.reportError(error),
     });
     chat.handle({
-      example_select: ({ text }) => composer.fill(text),
+      example_select: ({ text }) => this.turns.send(text),
       suggestion_select: () => this.#getSuggested(modelMenu, header),
       source: ({ citation }) => openSource(citation),
       temporary: () => undefined, // asked of the welcome screen when the first message is sent
@@ -286,13 +336,6 @@ class Page {
 
   /** Handles events of the window, and news from other tabs that are not about one conversation. */
   #listen() {
-    document.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
-      const { target } = event;
-      // In a panel, Esc closes menus. In the message box, it has stopped the reply already.
-      const isHandled = target instanceof Element && target.closest("#dm-conversations, #dm-settings, #dm-composer");
-      if (!isHandled) this.composer.stopReply();
-    });
     crossTab.on("model-changed", () => this.modelChanged());
     crossTab.on("model-download", () => this.modelSwitch.refresh());
     document.addEventListener("visibilitychange", () => {
@@ -304,6 +347,19 @@ class Page {
     });
   }
 
+  /** Puts what a version was written with into the settings panel. @param {string} id */
+  async #useSettings(id) {
+    const from = this.openConversation.targetConversationId;
+    try {
+      const { versions } = await api.listVersions(id);
+      if (from !== this.openConversation.targetConversationId) return;
+      this.settings.use(versions[0].settings);
+      this.toast.show("The chat has the settings of this version now.");
+    } catch (error) {
+      this.reportError(error);
+    }
+  }
+
   // ---- what the parts show together
 
   /** @param {boolean} active  a reply is in flight */
@@ -312,6 +368,7 @@ class Page {
     this.readiness.show(active ? "replying" : "ready");
     if (active) return;
     this.refreshSoon();
+    this.context?.changed();
     // `openConversation` is missing while it is being made.
     if (this.openConversation?.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
   }
@@ -325,8 +382,10 @@ class Page {
   #describeModel() {
     this.chat.setProps({
       introduction: introduction(this.options),
+      examples: this.options.welcome.examples,
       suggestion: suggestion(this.options),
       can_continue: this.options.model.can_continue, // not every model server can continue an incomplete reply
+      can_inspect: this.options.model.can_inspect, // nor report the probabilities behind a reply
     });
     this.conversations.showNote(retentionNote(this.options));
   }
@@ -391,6 +450,7 @@ export async function start() {
   page.refreshSoon.cancel(); // the list was requested above
   page.conversations.notifyListed(); // the list may have loaded first, with this conversation still unread
   page.readiness.check();
+  page.deletions.resume();
   if (options.model.is_downloading) page.modelSwitch.refresh();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   composer.focus(); // only now: an invisible element can't take the focus

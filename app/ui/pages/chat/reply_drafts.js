@@ -1,13 +1,12 @@
 // Drafts of replies to customers: writes them, keeps their versions per conversation, and takes them to where they are
 // used. Nothing here sends a message to the model's chat.
 
-import { ApiError, api, errorMessage } from "../../shared/api.js";
+import { ApiError, conversationDrafts, errorMessage } from "../../shared/api.js";
 import { debounce } from "../../shared/dom.js";
 import { DraftPanel } from "./draft_panel.js";
 import { DraftState } from "./draft_state.js";
 import { withSourceList, withoutCitations } from "./draft_text.js";
 
-/** @import { Composer } from "../../components/composer/composer.js" */
 /** @import { Citation } from "../../components/chat/types.js" */
 /** @import { ReplyDraftEvent } from "../../shared/api.js" */
 /** @import { Version } from "./draft_state.js" */
@@ -17,11 +16,23 @@ const WAITING = "Reading the message and its sources …";
 const WRITING = "Writing the draft …";
 
 /**
+ * The box where a reply goes.
+ * @typedef {object} ReplyTarget
+ * @property {string} text  what the user has typed as the customer's message
+ * @property {(text: string) => unknown} fill
+ * @property {(text: string) => unknown} insert
+ * @property {() => unknown} focus
+ * @property {(text: string) => boolean} insertElsewhere  takes a canned reply, if a draft is open
+ */
+
+/**
  * @typedef {object} DraftsHost
  * @property {() => string | null} lastMessage  the user's last message in it
  * @property {(id: string | null, text: string, onCreated: (id: string) => void) => Promise<string>} prepare
  *   resolves to the open chat's id once its settings are saved; makes a conversation of a new chat, named after `text`
- * @property {() => string[]} collections  names of the collections that the open chat uses
+ * @property {() => string} rests  a sentence about what drafts of it rest on
+ * @property {import("./draft_state.js").MessageFrom} [from]  where `lastMessage` is; default: the chat
+ * @property {typeof conversationDrafts} [routes]  default: of conversations
  * @property {(text: string) => unknown} notify
  */
 
@@ -34,10 +45,11 @@ export class ReplyDrafts {
   #starting = false; // a double click must not make two conversations
   #saveSoon = debounce(SAVE_MS, (/** @type {DraftState} */ state) => state.save());
 
-  /** @param {Composer} composer @param {DraftsHost} host @param {DraftPanel} [panel] */
+  /** @param {ReplyTarget} composer @param {DraftsHost} host @param {DraftPanel} [panel] */
   constructor(composer, host, panel) {
     this.composer = composer;
     this.host = host;
+    this.routes = host.routes ?? conversationDrafts;
     this.panel = panel ?? new DraftPanel({
       write: (change) => this.write(change),
       stop: () => this.stop(),
@@ -46,7 +58,7 @@ export class ReplyDrafts {
       step: (by) => this.#step(by),
       close: () => this.close(),
       changed: () => this.#saveSoon(this.#state),
-    });
+    }, { isInsertFirst: host.from === "case" });
     composer.insertElsewhere = (text) => this.panel.insert(text);
     addEventListener("pagehide", () => {
       for (const state of [this.#state, ...this.#runs.keys()]) state.save();
@@ -79,7 +91,7 @@ export class ReplyDrafts {
     const isNew = found !== state.message || state.versions.length === 0;
     if (found !== state.message) {
       state.message = found;
-      state.from = typed === "" ? "chat" : "box";
+      state.from = typed === "" ? (this.host.from ?? "chat") : "box";
     }
     state.isOpen = true;
     this.#show();
@@ -113,7 +125,7 @@ export class ReplyDrafts {
       const conversationId = await this.host.prepare(state.conversationId, message, (id) => state.moveTo(id));
       this.#starting = false;
       if (run.stopped) throw new DOMException("stopped", "AbortError");
-      await api.writeDraft(conversationId, { text: message, notes, draft, change, stream: true }, run.controller.signal, (event) => this.#onEvent(run, event));
+      await this.routes.write(conversationId, { text: message, notes, draft, change, stream: true }, run.controller.signal, (event) => this.#onEvent(run, event));
       this.#ended(run, version.notice === "" ? "The draft is ready." : "");
     } catch (error) {
       if (run.controller.signal.aborted || run.stopped) {
@@ -174,7 +186,7 @@ export class ReplyDrafts {
     let error = "";
     try {
       if (version.id !== null && state.conversationId !== null) {
-        await api.useDraft(state.conversationId, version.id, { text: version.text, used_as: usedAs });
+        await this.routes.use(state.conversationId, version.id, { text: version.text, used_as: usedAs });
       }
     } catch (problem) {
       error = `${said} It could not be kept for a review: ${errorMessage(problem)}`;
@@ -210,12 +222,8 @@ export class ReplyDrafts {
 
   /** @param {{status?: string, error?: string}} shown */
   #show(shown = {}) {
-    const names = this.host.collections();
-    const rests = names.length === 0
-      ? "No sources are ticked in this chat’s settings: the draft rests on the message and the notes only."
-      : `Sources: ${names.join(", ")}. The chat’s settings have them, the prompt and the sampling.`;
     const run = this.#runs.get(this.#state);
     const status = shown.status ?? (run ? (run.version.text === "" ? WAITING : WRITING) : "");
-    this.panel.show(this.#state, { ...shown, status, rests });
+    this.panel.show(this.#state, { ...shown, status, rests: this.host.rests() });
   }
 }

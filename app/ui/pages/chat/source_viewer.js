@@ -1,6 +1,7 @@
 // A dialog with a document that a reply cites, at the passage. Only a part of a long text is loaded at a time.
 
 import { api, errorMessage } from "../../shared/api.js";
+import { showDialog } from "../../shared/dialog.js";
 import { make, uniqueId } from "../../shared/dom.js";
 import { headingBelowTitle } from "../../components/chat/citations.js";
 
@@ -45,12 +46,8 @@ export async function openSource(citation) {
     text,
     make("div", { class: "dm-buttons" }, close),
   );
-  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc must not also stop a reply
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close()); // the area around it
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
-  close.focus();
+  showDialog(dialog, close);
   try {
     const place = /** @type {Place} */ (citation);
     const [span, { version }] = await Promise.all([

@@ -17,6 +17,21 @@ export function download(id, format) {
 }
 
 /**
+ * Downloads some conversations, once the server has written them all.
+ * @param {string[]} ids
+ * @param {string} format  markdown or json
+ */
+export async function downloadChosen(ids, format) {
+  const { blob, name } = await api.exportChosen(ids, format);
+  const url = URL.createObjectURL(blob);
+  const link = make("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // the browser has read it by then
+}
+
+/**
  * What came of an import, as a sentence.
  * @param {{ imported: number, already_there: number }} counts
  */

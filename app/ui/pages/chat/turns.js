@@ -1,6 +1,8 @@
 // Turns that the user asks for: a message, an edit, another reply. Says when one may start, and what holds afterwards.
 
 import { ApiError } from "../../shared/api.js";
+import { InputError } from "../../shared/input_error.js";
+import { chooseVariants } from "./compare_dialog.js";
 
 /** @import { Composer } from "../../components/composer/composer.js" */
 /** @import { Settings } from "../../components/settings/settings.js" */
@@ -23,9 +25,11 @@ export class Turns {
    * @param {Composer} parts.composer
    * @param {Settings} parts.settings
    * @param {Welcome} parts.welcome
+   * @param {import("./attached_files.js").AttachedFiles} parts.attached
    * @param {TurnsHost} host
    */
-  constructor({ openConversation, composer, settings, welcome }, host) {
+  constructor({ openConversation, composer, settings, welcome, attached }, host) {
+    this.attached = attached;
     this.openConversation = openConversation;
     this.composer = composer;
     this.settings = settings;
@@ -33,22 +37,17 @@ export class Turns {
     this.host = host;
   }
 
-  /** Sends the text of the message box, with the current settings. It stays there unless the server accepts it. */
-  async send() {
-    const { openConversation, composer } = this;
-    const { text } = composer;
-    if (text.trim() === "") {
-      composer.showError("The message is empty. Write something first.");
-      return;
-    }
-    if (openConversation.activeTurnId) {
-      composer.warnReplyInProgress();
-      return;
-    }
-    if (openConversation.opening) {
-      composer.showError("The conversation is still opening. Send again in a moment.");
-      return;
-    }
+  /**
+   * Sends a text, by default that of the message box with its files, with the current settings. It stays there unless
+   * the server accepts it; so do a draft and files, when another text is sent.
+   * @param {string | null} given
+   */
+  async send(given = null) {
+    const { openConversation, composer, attached } = this;
+    const typed = given ?? composer.text;
+    const files = given === null ? attached.files : [];
+    const text = given ?? attached.withFiles(typed);
+    if (!this.#canSend(text, given === null)) return;
     composer.showError("");
     const from = openConversation.conversationId;
     if (!(await this.#choiceMade())) return;
@@ -57,7 +56,8 @@ export class Turns {
       const { temporary } = this.welcome;
       const sent = await openConversation.send(text, settings, from === null && temporary);
       if (!sent) return;
-      composer.clearSent(text, from);
+      composer.clearSent(typed, from);
+      attached.forget(from, files);
       if (!sent.left) this.#accepted(sent.turn, settings, from === null, temporary);
     } catch (error) {
       await this.#refused(error); // another tab may have sent a message: show it
@@ -71,10 +71,7 @@ export class Turns {
    * @param {(settings: ChatSettings | null) => Promise<TurnRef>} start
    */
   async askAgain(start) {
-    if (this.openConversation.activeTurnId) {
-      this.composer.warnReplyInProgress();
-      return false;
-    }
+    if (!this.#isIdle()) return false;
     this.composer.showError("");
     if (!(await this.#choiceMade())) return false;
     const settings = this.settings.settingsForTurn();
@@ -90,6 +87,44 @@ export class Turns {
     return true;
   }
 
+  /**
+   * Asks with which settings several replies are to be written side by side, and starts them.
+   * @param {string | null} id  of a reply to the message; null: the text of the message box is sent, with its files
+   */
+  async compare(id = null) {
+    const { openConversation, composer, attached } = this;
+    const { text: typed } = composer;
+    const { files } = attached;
+    const text = attached.withFiles(typed);
+    if (id === null ? !this.#canSend(text, true) : !this.#isIdle()) return;
+    composer.showError("");
+    if (!(await this.#choiceMade())) return;
+    const from = openConversation.conversationId;
+    const { temporary } = this.welcome;
+    await chooseVariants(this.settings, async (variants) => {
+      if (from !== openConversation.targetConversationId) throw new InputError("Another chat is open now. Cancel this, and compare there.");
+      const settings = this.settings.settingsForTurn();
+      try {
+        const sent = await openConversation.compare(id === null ? { text, temporary: from === null && temporary } : { id }, variants, settings);
+        if (!sent) {
+          composer.warnReplyInProgress();
+          return;
+        }
+        if (id === null) {
+          composer.clearSent(typed, from);
+          attached.forget(from, files);
+        }
+        if (!sent.left) this.#accepted(sent.turn, settings, from === null, temporary);
+      } catch (error) {
+        this.settings.onTurnRefused();
+        if (error instanceof ApiError && error.status === 409) await openConversation.reopen();
+        throw error; // shown in the dialog, where it can be mended
+      } finally {
+        this.host.refreshList();
+      }
+    });
+  }
+
   /** Stops the reply in flight. */
   async stop() {
     try {
@@ -97,6 +132,24 @@ export class Turns {
     } catch (error) {
       this.host.reportError(error);
     }
+  }
+
+  /** Whether a message can be sent now; says why not. @param {string} text @param {boolean} isOfBox  the message box's, with its files */
+  #canSend(text, isOfBox) {
+    const { openConversation, composer, attached } = this;
+    if (isOfBox && attached.isReading) composer.showError("A file is still being read. Send again in a moment.");
+    else if (text.trim() === "") composer.showError("The message is empty. Write something first.");
+    else if (!this.#isIdle()) return false;
+    else if (openConversation.opening) composer.showError("The conversation is still opening. Send again in a moment.");
+    else return true;
+    return false;
+  }
+
+  /** Whether no reply is being written; says so if one is. */
+  #isIdle() {
+    if (!this.openConversation.activeTurnId) return true;
+    this.composer.warnReplyInProgress();
+    return false;
   }
 
   /**
@@ -119,7 +172,10 @@ export class Turns {
   /** @param {TurnRef} turn @param {Values | null} settings @param {boolean} isNew @param {boolean} temporary */
   #accepted({ conversation_id: id }, settings, isNew, temporary) {
     this.welcome.hide();
-    if (isNew) this.composer.keepDraftFor(id);
+    if (isNew) {
+      this.composer.keepDraftFor(id);
+      this.attached.keepFor(id);
+    }
     this.settings.onTurnAccepted(id, settings);
     if (isNew) this.host.onCreated(id, temporary);
     this.composer.takeFocus();

@@ -3,6 +3,7 @@
 import { query, request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
+import { actionText, detailsText, targetText } from "./audit_text.js";
 import { button, DayRange, field, latest } from "./controls.js";
 import { zone } from "./days.js";
 import { problem, register } from "./desk.js";
@@ -10,13 +11,6 @@ import { problem, register } from "./desk.js";
 /** @import { Actions, AuditEntry, AuditEntryPage } from "../../shared/api_types.js" */
 
 const PAGE = 50;
-/** @param {string} name */
-const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
-/** @param {Record<string, unknown>} values */
-const details = (values) =>
-  Object.entries(values)
-    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`)
-    .join(", ");
 
 /** @param {HTMLElement} place */
 async function show(place) {
@@ -27,7 +21,7 @@ async function show(place) {
   let cursor = null;
   /** @type {Actions} */
   const { actions } = await request("GET", "/api/desk/audit/actions");
-  const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
+  const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, actionText(name))));
   const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
   const range = new DayRange(() => load());
   const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
@@ -38,15 +32,15 @@ async function show(place) {
   range.element.append(field("Action", action), field("User", person), download);
 
   /** @param {AuditEntry} entry */
-  const row = ({ at, actor, action: done, target, details: values }) =>
+  const row = (entry) =>
     make(
       "tr",
       {},
-      make("td", {}, moment(at)),
-      make("td", {}, actor ?? "(not signed in)"),
-      make("td", {}, words(done)),
-      make("td", {}, target ?? ""),
-      make("td", {}, details(values)),
+      make("td", {}, moment(entry.at)),
+      make("td", { dir: "auto" }, entry.actor ?? "(not signed in)"),
+      make("td", {}, actionText(entry.action)),
+      make("td", { dir: "auto" }, targetText(entry)),
+      make("td", {}, detailsText(entry)),
     );
 
   function load(further = false) {

@@ -1,4 +1,4 @@
-// Shared by the sections: a date range, labelled fields, buttons.
+// Shared by the sections: labelled fields, buttons, texts to copy, a date range.
 
 import { make, storage, uniqueId } from "../../shared/dom.js";
 import { dayOf, lastDays } from "./days.js";
@@ -23,6 +23,31 @@ export function field(name, input, hint = null) {
 /** @param {string} name @param {() => unknown} onclick @param {{kind?: string} & Record<string, unknown>} options  attributes */
 export function button(name, onclick, { kind = "", ...attributes } = {}) {
   return make("button", { type: "button", class: `dm-button ${kind}`.trim(), onclick, ...attributes }, name);
+}
+
+/** A text to copy. @param {string} label @param {string} text */
+export function copyField(label, text) {
+  const shown = make("input", { class: "dm-input", readonly: true, "aria-label": label });
+  shown.value = text;
+  const said = make("p", { class: "dm-hint", role: "status" });
+  const copy = button("Copy", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      said.textContent = "Copied.";
+    } catch {
+      shown.focus();
+      shown.select();
+      said.textContent = "This browser doesn’t let the page copy. The text is selected: copy it with the keyboard.";
+    }
+  });
+  return make("div", {}, make("div", { class: "dk-people-link" }, shown, copy), said);
+}
+
+/** A box to check, with its label. @param {string} name @param {boolean} checked @param {{type?: string, value?: string, name?: string}} attributes */
+export function check(name, checked, attributes = {}) {
+  const input = make("input", { type: "checkbox", id: uniqueId("dk-check"), ...attributes });
+  input.checked = checked;
+  return { input, element: make("label", { class: "dk-check", for: input.id }, input, make("span", { dir: "auto" }, name)) };
 }
 
 // A date range with presets, kept in sessionStorage.

@@ -3,7 +3,7 @@
 import { errorMessage, request } from "../../shared/api.js";
 import { byId, make, prepareAnnouncements } from "../../shared/dom.js";
 
-/** @import { Viewer } from "../../shared/api_types.js" */
+/** @import { BackupsView, Viewer } from "../../shared/api_types.js" */
 
 /**
  * A section. `roles`: the roles that may see it; without, every role. `show` renders into the element `place` and may
@@ -67,6 +67,7 @@ class Desk {
       ...this.sections.map(({ id, title }) => make("a", { href: `#${id}`, "data-section": id }, title)),
     );
     if (viewer.name) byId("dk-who").textContent = viewer.name;
+    byId("dk-to-cases").hidden = viewer.name === null; // cases need accounts
     // Set the hash first: otherwise a click on the first section's link would load it a second time.
     if (location.hash === "") history.replaceState(null, "", `#${this.sections[0].id}`);
     addEventListener("hashchange", () => this.#show(true));
@@ -84,7 +85,7 @@ class Desk {
     for (const link of byId("dk-nav").children) {
       if (link.dataset.section === section.id) {
         link.setAttribute("aria-current", "page");
-        link.scrollIntoView({ block: "nearest", inline: "nearest" });
+        link.scrollIntoView({ block: "nearest", inline: "center" });
       } else link.removeAttribute("aria-current");
     }
     document.title = `${section.title} · Desk · Deskmate`;
@@ -104,10 +105,21 @@ class Desk {
   }
 }
 
+/** Says above every section what is wrong with the backups: an admin must not have to look for it. */
+async function warnOfBackups() {
+  /** @type {BackupsView} */
+  const { problem: trouble } = await request("GET", "/api/desk/backups");
+  if (trouble === null) return;
+  const link = make("a", { href: "#backups" }, "Backups");
+  byId("dk-warning").replaceChildren(make("p", { class: "dm-alert", role: "alert" }, `${trouble} `, link));
+}
+
 export async function start() {
   prepareAnnouncements();
   try {
-    new Desk(await request("GET", "/api/desk"));
+    const viewer = await request("GET", "/api/desk");
+    new Desk(viewer);
+    if (isAdmin(viewer)) await warnOfBackups();
   } catch (error) {
     byId("dk-main").replaceChildren(problem(error));
   }

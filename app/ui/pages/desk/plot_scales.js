@@ -5,6 +5,11 @@ const HALF_A_DAY = 43_200;
 /** The steps between the ticks of an axis of whole numbers: 1, 2, 5, 10, 20, … */
 export const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
+const HOUR = 3600;
+
+/** The steps of durations in seconds: round in the unit that they are written in. */
+export const DURATION_STEPS = [1, 5, 15, 30, 60, 120, 300, 600, 900, 1800, ...[1, 2, 4, 8, 12, 24, 48, 96, 240, 480, 960, 2400].map((hours) => hours * HOUR)];
+
 /**
  * The range of an axis of days, in seconds: a column is a day wide.
  * @param {number} first @param {number} last  when the first and the last day begin

@@ -1,37 +1,34 @@
-// The usage plots. The table below them has the same numbers.
+// Plots of figures by day. The table below them has the same numbers.
 
 import { make } from "../../shared/dom.js";
-import { compact, rate, seconds } from "../../shared/formats.js";
 import uPlot from "../../shared/vendor/uplot.esm.js";
 import { beginningOf } from "./days.js";
-import { daysRange, valuesRange, WHOLE_STEPS } from "./plot_scales.js";
+import { daysRange, valuesRange } from "./plot_scales.js";
 
-/** @import { Usage } from "../../shared/api_types.js" */
+/** @typedef {[label: string, field: string, colour: string][]} Lines */
 
-/** @typedef {[label: string, field: keyof Usage, colour: string][]} Lines */
+/**
+ * What a plot shows. `columns`: a column per day instead of lines. `lines`: a name, a field of the days and a colour each.
+ * `steps`: between the ticks of its values; undefined: any.
+ * @typedef {[title: string, write: (value: number) => string, columns: boolean, lines: Lines, steps?: number[]]} PlotSpec
+ */
 
-// A plot: title, value formatter, whether it has a column per day instead of lines, and series: [name, field, colour].
-/** @type {[title: string, write: (value: number) => string, columns: boolean, lines: Lines][]} */
-const PLOTS = [
-  ["Messages", compact, true, [["Messages", "messages", "--dm-chart-1"], ["Conversations", "conversations", "--dm-chart-2"]]],
-  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dm-chart-2"], ["Completion", "completion_tokens", "--dm-chart-1"]]],
-  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dm-chart-2"], ["Median", "ttft_p50_ms", "--dm-chart-1"]]],
-  ["Tokens per second", rate, false, [["Median", "tokens_per_second_p50", "--dm-chart-1"]]],
-  ["Users", compact, true, [["Users", "users", "--dm-chart-1"]]],
-  ["Ratings", compact, true, [["Liked", "thumbs_up", "--dm-chart-1"], ["Disliked", "thumbs_down", "--dm-chart-3"]]],
-];
+/** Figures of a day, named by its date. @typedef {{name: string}} Day */
+
 const HEIGHT = 180;
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export class Plots {
-  /** @type {Usage[]} */
+  /** @type {Day[]} */
   #days = [];
   /** @type {{plot: uPlot, frame: HTMLElement}[]} */
   #plots = [];
 
-  constructor() {
+  /** @param {PlotSpec[]} specs */
+  constructor(specs) {
+    this.specs = specs;
     this.element = make("div", { class: "dk-plots" });
     this.redraw = () => this.#draw();
     dark.addEventListener("change", this.redraw);
@@ -39,7 +36,7 @@ export class Plots {
     this.resizing.observe(this.element);
   }
 
-  /** @param {Usage[]} days */
+  /** @param {Day[]} days */
   show(days) {
     this.#days = days;
     this.#draw();
@@ -65,12 +62,13 @@ export class Plots {
   #draw() {
     this.#destroy();
     this.element.replaceChildren();
-    for (const [title, write, columns, lines] of PLOTS) {
+    for (const [title, write, columns, lines, steps] of this.specs) {
       const label = `${title} by day. The table below has the numbers.`;
       const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
       this.element.append(make("figure", { class: "dm-card dk-plot" }, make("figcaption", {}, title), frame));
-      const data = [this.#days.map(({ name }) => beginningOf(name)), ...lines.map(([, field]) => this.#days.map((day) => /** @type {number | null} */ (day[field])))];
-      const plot = new uPlot(options(frame, frame.clientWidth || 300, write, columns, lines), data, frame);
+      const data = [this.#days.map(({ name }) => beginningOf(name)), ...lines.map(([, field]) => this.#days.map((day) => /** @type {Record<string, any>} */ (day)[field]))];
+      const isSingle = this.#days.length === 1; // no line can be drawn
+      const plot = new uPlot(options(frame, frame.clientWidth || 300, write, columns, lines, steps, isSingle), data, frame);
       this.#plots.push({ plot, frame });
     }
   }
@@ -96,9 +94,11 @@ function colourOf(token, place) {
  * @param {(value: number) => string} write
  * @param {boolean} columns
  * @param {Lines} lines
+ * @param {number[] | undefined} steps
+ * @param {boolean} isSingle  there is one day only: lines are drawn as points
  * @returns {import("../../shared/vendor/uplot.esm.js").Options}
  */
-function options(frame, width, write, columns, lines) {
+function options(frame, width, write, columns, lines, steps, isSingle) {
   /** @param {string} token */
   const colour = (token) => colourOf(token, frame);
   const axis = { stroke: colour("--dm-muted"), font: FONT, grid: { stroke: colour("--dm-line"), width: 1 }, ticks: { show: false } };
@@ -112,7 +112,7 @@ function options(frame, width, write, columns, lines) {
     },
     axes: [
       { ...axis, size: 28, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },
-      { ...axis, size: 58, incrs: write === rate ? undefined : WHOLE_STEPS, values: (_plot, ticks) => ticks.map(write) },
+      { ...axis, size: 58, incrs: steps, values: (_plot, ticks) => ticks.map(write) },
     ],
     series: [
       { label: "Day", value: (_plot, at) => (at === null || at === undefined ? "–" : new Date(at * 1000).toLocaleDateString()) },
@@ -123,7 +123,7 @@ function options(frame, width, write, columns, lines) {
         width: columns ? 1 : 2,
         paths: columns ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
         spanGaps: true,
-        points: { show: columns ? false : undefined, size: 6, fill: colour(name) },
+        points: { show: columns ? false : isSingle || undefined, size: 6, fill: colour(name) },
         value: (/** @type {uPlot} */ _plot, /** @type {number | null | undefined} */ value) => (value === null || value === undefined ? "–" : write(value)),
       })),
     ],

@@ -6,9 +6,21 @@ import { compact, count, percent, rate, seconds } from "../../shared/formats.js"
 import { DayRange, latest } from "./controls.js";
 import { zone } from "./days.js";
 import { problem, register } from "./desk.js";
+import { WHOLE_STEPS } from "./plot_scales.js";
 import { Plots } from "./plots.js";
 
-/** @import { Usage, UsageReport } from "../../shared/api_types.js" */
+/** @import { AccountUsage, Usage, UsageReport } from "../../shared/api_types.js" */
+/** @import { PlotSpec } from "./plots.js" */
+
+/** @type {PlotSpec[]} */
+const PLOTS = [
+  ["Messages", compact, true, [["Messages", "messages", "--dm-chart-1"], ["Conversations", "conversations", "--dm-chart-2"]], WHOLE_STEPS],
+  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dm-chart-2"], ["Completion", "completion_tokens", "--dm-chart-1"]], WHOLE_STEPS],
+  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dm-chart-2"], ["Median", "ttft_p50_ms", "--dm-chart-1"]], WHOLE_STEPS],
+  ["Tokens per second", rate, false, [["Median", "tokens_per_second_p50", "--dm-chart-1"]]],
+  ["Users", compact, true, [["Users", "users", "--dm-chart-1"]], WHOLE_STEPS],
+  ["Ratings", compact, true, [["Liked", "thumbs_up", "--dm-chart-1"], ["Disliked", "thumbs_down", "--dm-chart-3"]], WHOLE_STEPS],
+];
 
 /** @type {[name: string, cell: (day: Usage) => string][]} */
 const COLUMNS = [
@@ -63,11 +75,39 @@ function table(days) {
   );
 }
 
+/** @type {[name: string, cell: (account: AccountUsage) => string][]} */
+const ACCOUNT_COLUMNS = [
+  ["Kind", ({ kind }) => (kind === "inbox" ? "Inbox: the assistant" : "User")],
+  ["Replies", (each) => count(each.replies)],
+  ["Failed", (each) => count(each.failed)],
+  ["Prompt tokens", (each) => count(each.prompt_tokens)],
+  ["Of these cached", (each) => count(each.cached_prompt_tokens)],
+  ["Completion tokens", (each) => count(each.completion_tokens)],
+];
+
+/** @param {AccountUsage[]} accounts */
+function accountTable(accounts) {
+  if (accounts.length === 0) return [];
+  return [
+    make("h2", {}, "By user and inbox"),
+    make(
+      "div",
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "By user and inbox" },
+      make(
+        "table",
+        {},
+        make("thead", {}, make("tr", {}, ...["Name", ...ACCOUNT_COLUMNS.map(([name]) => name)].map((name) => make("th", { scope: "col" }, name)))),
+        make("tbody", {}, ...accounts.map((account) => make("tr", {}, make("th", { scope: "row", dir: "auto" }, account.name), ...ACCOUNT_COLUMNS.map(([, cell]) => make("td", {}, cell(account)))))),
+      ),
+    ),
+  ];
+}
+
 /** @param {HTMLElement} place */
 function show(place) {
   const shown = make("div");
   const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
-  const plots = new Plots();
+  const plots = new Plots(PLOTS);
   const runLatest = latest();
   /** @param {{first: string, last: string}} days */
   const load = (days) => {
@@ -76,8 +116,8 @@ function show(place) {
     place.setAttribute("aria-busy", "true");
     return runLatest(
       () => /** @type {Promise<UsageReport>} */ (request("GET", `/api/desk/usage?${parameters}`)),
-      ({ total, days: each }) => {
-        shown.replaceChildren(tiles(total), plots.element, make("h2", {}, "Day by day"), table(each));
+      ({ total, days: each, accounts }) => {
+        shown.replaceChildren(tiles(total), plots.element, ...accountTable(accounts), make("h2", {}, "Day by day"), table(each));
         plots.show(each);
         place.removeAttribute("aria-busy");
       },
@@ -95,7 +135,7 @@ function show(place) {
     make(
       "p",
       { class: "dm-hint" },
-      `Days are in the time zone ${zone}. Deleted content, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
+      `Days are in the time zone ${zone}. A case is a conversation of its inbox, and the assistant’s replies in it are the inbox’s. Deleted content, drafts of replies, temporary chats and /v1 requests are not counted (the metrics include all but the first).`,
     ),
   );
   return load(range.value).then(() => () => plots.close());

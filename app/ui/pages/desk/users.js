@@ -5,8 +5,9 @@ import { announce, make } from "../../shared/dom.js";
 import { moment, plural } from "../../shared/formats.js";
 import { button, field, latest } from "./controls.js";
 import { problem, register } from "./desk.js";
+import { identityPanel } from "./identity.js";
 
-/** @import { AccountView, DeletionPreview, LinkView, PeopleView, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
+/** @import { AccountView, DeletionPreview, LinkView, PeopleView, PersonIdentity, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
 
 /** @type {Record<string, string>} */
 const ROLES = { admin: "Admin", agent: "Agent", viewer: "Viewer" };
@@ -23,6 +24,7 @@ async function show(place, viewer) {
   const openTitle = make("h2", {}, "Open invitations");
   const history = make("div");
   const runLatest = latest();
+  let provider = /** @type {string | null} */ (null); // the name of the sign-in provider
   let lastDetailsRequest = 0; // sequence number: details about an account are shown only for the latest request
 
   /** @param {() => Promise<unknown>} work */
@@ -99,6 +101,10 @@ async function show(place, viewer) {
       kind: "dm-small",
       "aria-label": `Sessions of ${name}`,
     });
+    const identity = button("Identity", () => act(() => showIdentity(person)), {
+      kind: "dm-small",
+      "aria-label": `Identity of ${name} at ${provider}`,
+    });
     const erase = button("Delete", () => act(() => previewDeletion(person)), {
       kind: "dm-small dm-danger",
       "aria-label": `Delete ${name} and all of their data`,
@@ -109,7 +115,7 @@ async function show(place, viewer) {
       make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dm-hint" }, shown)),
       make("td", {}, roles),
       make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
-      make("td", {}, make("div", { class: "dm-buttons" }, reset, sessions, able, erase)),
+      make("td", {}, make("div", { class: "dm-buttons" }, reset, ...(provider ? [identity] : []), sessions, able, erase)),
     );
   }
 
@@ -135,6 +141,20 @@ async function show(place, viewer) {
     );
   }
 
+  /** @param {AccountView} person */
+  async function showIdentity(person) {
+    const number = ++lastDetailsRequest;
+    /** @type {PersonIdentity} */
+    const linked = await request("GET", `${path(person)}/identity`);
+    if (number !== lastDetailsRequest) return;
+    const again = () => act(() => showIdentity(person));
+    const link = (/** @type {string} */ subject) =>
+      change(() => request("PUT", `${path(person)}/identity`, { subject }), `${person.name} can sign in with ${linked.provider} now.`).then(again);
+    const unlink = () =>
+      change(() => request("DELETE", `${path(person)}/identity`), `${person.name} can no longer sign in with ${linked.provider}.`).then(again);
+    made.replaceChildren(...identityPanel(person.name, linked, { link, unlink }));
+  }
+
   /**
    * Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
    * @param {AccountView} person
@@ -150,6 +170,9 @@ async function show(place, viewer) {
       plural(data.messages, "message"),
       plural(data.feedback, "rating"),
       plural(data.responses, "stored response"),
+      plural(data.drafts, "draft"),
+      plural(data.articles, "proposed article"),
+      plural(data.marked_questions, "marked question"),
       plural(data.api_keys, "API key"),
     ];
     const go = button(
@@ -189,7 +212,8 @@ async function show(place, viewer) {
     );
 
   /** @param {PeopleView} listed */
-  function draw({ people, invitations, local_conversations: count }) {
+  function draw({ people, invitations, local_conversations: count, provider: name }) {
+    provider = name;
     rows.replaceChildren(...people.map(row));
     open.replaceChildren(...invitations.map(invitation));
     open.hidden = openTitle.hidden = invitations.length === 0;
@@ -227,7 +251,7 @@ async function show(place, viewer) {
     return;
   }
   place.append(
-    make("p", { class: "dk-lead" }, "Users who can sign in. Nobody can browse another user's conversations, whatever their role."),
+    make("p", { class: "dk-lead" }, "Users who can sign in. No user can browse another user's conversations, whatever their role."),
     trouble,
     make("h2", {}, "Invite a user"),
     invite,

@@ -8,12 +8,21 @@ export interface Token {
 }
 
 export interface Renderer {
-  parser: { parseInline(tokens: Token[]): string };
+  parser: { parse(tokens: Token[]): string; parseInline(tokens: Token[]): string };
+}
+
+export interface Extension {
+  name: string;
+  level: string;
+  start(source: string): number | undefined;
+  tokenizer(this: any, source: string, tokens: Token[]): Token | undefined;
+  renderer(this: any, token: Token): string;
 }
 
 export interface Options {
   gfm?: boolean;
   breaks?: boolean;
+  extensions?: Extension[];
   tokenizer?: Record<string, (source: string) => false | undefined>;
   renderer?: Record<string, (this: Renderer, token: any) => string>;
 }
