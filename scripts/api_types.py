@@ -104,6 +104,8 @@ def _type(schema: Schema) -> str:
         return " | ".join(dict.fromkeys(_type(option) for option in schema["anyOf"]))
     kind = schema.get("type")
     if kind == "array":
+        if "prefixItems" in schema:  # of a tuple
+            return f"[{', '.join(map(_type, schema['prefixItems']))}]"
         item = _type(schema["items"])
         return f"({item})[]" if " " in item else f"{item}[]"
     if kind == "object":

@@ -35,10 +35,54 @@ it to 1 or more and set `min_p` to 0.05, which drops the unlikely words that a h
 reply repeats itself, raise the repetition penalty to 1.05 or 1.1.
 """
 
+_LENS = """## See how a reply was chosen
+
+Under a reply, **Lens** shows its tokens in place of its text. The less likely a token was, the stronger its tint and
+its line; *As a table* lists the numbers. Point at a token, tap it, or move with the arrow keys and press Enter: its
+20 likeliest alternatives appear, with the probability that the model gives each, and the one that is left after the
+chat's settings, or the setting that removed it. The sliders below show what other settings would have left of the
+same choice; they change nothing in the chat. Click an alternative, and another version of the reply is written from
+there on; the arrows under the reply lead back.
+
+- The lens is computed when it is opened, with the model that is loaded, in the background of replies. It counts as
+  tokens of the day, and as no message.
+- The settings are those that the reply was written with. *Approximate* means that another model wrote the reply, or
+  that its tokens are not stored, as those of imported replies are not: its text was tokenized again.
+- A reply that thought or called tools has a lens, but cannot branch.
+- Models behind a remote server do not report these numbers, so there is no button.
+
+Programs get the same from `GET /api/messages/{message_id}/lens`, `GET /api/messages/{message_id}/lens/{index}` and
+`POST /api/messages/{message_id}/branch-at` ([routes](api.md#routes)), and without a server from
+[`Engine.inspect`](api.md#from-python)."""
+
+_COMPARE = """## Compare settings side by side
+
+The button with two columns beside the message box, and **Compare** under a reply, answer one message two to four times
+at once: with other presets, temperatures, top-p, seeds or system prompts. What a column leaves empty is as in the chat,
+whose own settings stay as they are. The columns stream together, each under the settings in which it differs, with its
+seed; on a phone they are swiped. Once all have ended, the words in which they differ from A are underlined, and in A
+those that no other has. *Keep this one* shows a reply and goes on from it.
+
+- All of them are versions of the reply: the arrows under it lead from one to the other, and say in which settings a
+  version differs from the one before. *Use these settings* puts those of a version into the panel. A message that is
+  sent without keeping one follows A.
+- The prompt is computed once, where the system prompt is the same; then all replies are decoded in one batch.
+- Each column counts as one message and one reply. If a limit leaves no room for all of them, none is written.
+- *Stop* ends all of them. They belong to the server, like any reply: closed or reloaded, the page finds them again.
+- The seed of a reply is drawn where none is set, and stored, so that it can be written again. Models behind a remote
+  server draw their own.
+
+Programs send `POST /api/comparisons` or `POST /api/messages/{message_id}/compare` with `variants`, follow the turns
+through `GET /api/events`, and keep one with `POST /api/messages/{message_id}/show` ([routes](api.md#routes)).
+
+Under a reply, **Edit** changes its text, and the model goes on from the end of it, as another version that is marked
+*Edited by you*. **Continue** goes on with a reply that was stopped or reached its maximum length, from its own tokens;
+if messages follow it, the longer reply is another version, and they stay with the first."""
+
 
 def sampling_page() -> str:
     """Returns the page."""
-    lines = [_HEAD, *_overview()]
+    lines = [_HEAD, *_overview(), "", _LENS, "", _COMPARE]
     for group in Group:
         lines += ["", f"## {group}"]
         for parameter in PARAMETERS.values():
@@ -80,11 +124,11 @@ def _section(parameter: Parameter) -> Iterator[str]:
 
 
 def _places(parameter: Parameter) -> Iterator[str]:
+    section = ' below "Advanced"' if parameter.is_advanced else ""
     if slider := parameter.slider:
-        section = ' below "Advanced"' if slider.is_advanced else ""
         yield f'the settings panel{section} ("{parameter.label}", {slider.low} to {slider.high}), presets'
     elif parameter.in_chat:
-        yield f'the settings panel ("{parameter.label}")'
+        yield f'the settings panel{section} ("{parameter.label}")'
     name = "`logprobs`, for chats with `top_logprobs`" if parameter.name == "logprobs" else f"`{parameter.name}`"
     yield f"`/v1` as {name}"
     yield f"`SamplingParams({parameter.name}=...)`"

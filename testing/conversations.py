@@ -57,11 +57,14 @@ _endings = st.sampled_from(["complete", "stopped", "interrupted", "error"])
 
 @st.composite
 def _turns(draw: st.DrawFn) -> TurnDocument:
+    params = draw(_settings)
     return TurnDocument(
         id=draw(_ids),
         status=draw(_endings),
         model=draw(_lines),
-        params=draw(_settings),
+        params=params,
+        seed=draw(_counts) if params.seed is None else params.seed,
+        edited=draw(st.booleans()),
         created_at=draw(_moments),
         ended_at=draw(st.none() | _moments),
         omitted_messages=draw(_counts),
@@ -74,6 +77,12 @@ def _turns(draw: st.DrawFn) -> TurnDocument:
         ttft_ms=draw(_measures),
         itl_ms=draw(_measures),
         tokens_per_second=draw(_measures),
+        tokenize_ms=draw(_measures),
+        queue_ms=draw(_measures),
+        decode_ms=draw(_measures),
+        delivery_ms=draw(_measures),
+        draft_tokens=draw(_counts),
+        accepted_draft_tokens=draw(_counts),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from engine import (
+    Alternative,
     Caller,
     ChatMessage,
     ChatOptions,
@@ -28,12 +29,17 @@ from engine import (
     EngineStoppedError,
     FinishReason,
     Health,
+    InspectedRow,
+    Inspection,
     InvalidRequestError,
+    Logprob,
     ModelInfo,
     PrefillProgress,
     PreparedPrompt,
+    PromptPiece,
     SamplingParams,
     Timings,
+    TokenLogprobs,
     ToolCallDelta,
     Truncation,
 )
@@ -76,6 +82,11 @@ class Script:
     delay: float = 0.0  #: seconds before each piece
 
 
+def _logprob(token_id: int) -> Logprob:
+    text = chr(token_id)
+    return Logprob(token_id, -0.7, text, text.encode())
+
+
 class FakeEngine:
     """Implements :class:`engine.ChatEngine`.
 
@@ -93,6 +104,7 @@ class FakeEngine:
         self.options: list[ChatOptions] = []  #: of the replies that started
         self.tokenize_options: list[ChatOptions | None] = []  #: of the conversations that were tokenized
         self.adapters: list[str | None] = []  #: that the replies were asked of
+        self.inspected: list[tuple[int | None, int]] = []  #: position and priority of the calls of ``inspect``
         self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
         self.fake_encoder: FakeEncoder | None = None
         self.running = 0
@@ -114,6 +126,7 @@ class FakeEngine:
             attention="none",
             num_parameters=0,
             has_chat_template=True,
+            can_inspect=True,
         )
 
     def say(self, *pieces: Piece, **options: object) -> Script:
@@ -179,6 +192,56 @@ class FakeEngine:
         self.deadlines.append(deadline)
         async for delta in self._reply(prepared.num_prompt_tokens):
             yield delta
+
+    async def read_prompt(
+        self, prepared: PreparedPrompt, *, offset: int = 0, limit: int
+    ) -> tuple[int, tuple[PromptPiece, ...]]:
+        """A special token with the role before each message; a message's tokens are its words."""
+        tokens = [
+            (text, special)
+            for message in prepared.messages
+            for text, special in ((f"<{message['role']}>", True), *((w, False) for w in message["content"].split()))
+        ]
+        shown = tokens[offset : offset + limit]
+        return len(tokens), tuple(PromptPiece(text, 1, special) for text, special in shown)
+
+    def inspect(
+        self, prepared: PreparedPrompt, *, position: int | None = None, deadline: float | None = None, priority: int = 0
+    ) -> Deltas:
+        """Inspects a reply with one token per character, each as likely as its successor, which top-k would remove."""
+        self.inspected.append((position, priority))
+        return Deltas(self._inspect(prepared, position))
+
+    async def _inspect(self, prepared: PreparedPrompt, position: int | None) -> AsyncGenerator[Delta]:
+        self._admit(prepared.num_prompt_tokens)
+        *_, reply = prepared.messages
+        assert reply.get("unfinished")
+        ids = list(reply.get("token_ids", ())) or list(map(ord, reply["content"]))
+        if position is not None and position >= len(ids):
+            raise InvalidRequestError(f"The reply has {len(ids)} tokens, so there is none at {position}.")
+        tokens = ids if position is None else [ids[position]]
+        row = InspectedRow(
+            logits=b"\0\0" * self._info.vocab_size,
+            highest=1.0,
+            counts=((tokens[0], 1),),
+            bias=(),
+            banned=b"",
+            alternatives=(
+                Alternative(_logprob(tokens[0]), -0.1, None),
+                Alternative(_logprob(tokens[0] + 1), None, "top_k"),
+            ),
+        )
+        scores = tuple(
+            TokenLogprobs(_logprob(id), 1, (), Inspection(0.7, -0.1, 1, None if position is None else row))
+            for id in tokens
+        )
+        yield Delta(
+            f"fake-{next(self._ids)}",
+            token_ids=(0,),
+            prompt_logprobs=scores,
+            prompt_tokens=prepared.num_prompt_tokens,
+            finish_reason=FinishReason.LENGTH,
+        )
 
     async def chat(
         self,

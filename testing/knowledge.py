@@ -32,13 +32,13 @@ class ScriptedSearch:
     def __init__(self, *found: Passage, members: dict[str, set[str]]) -> None:
         self.found: Sequence[Passage] = found
         self.queries: list[str] = []
-        self._members = members
+        self.members = members
 
     async def search(
         self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
     ) -> Sequence[Passage]:
         for collection in collections or ():
-            if user_id not in self._members.get(collection, ()):
+            if user_id not in self.members.get(collection, ()):
                 raise NotFound("There is no such collection.")
         self.queries.append(query)
         return list(self.found)[:limit]

@@ -85,6 +85,13 @@ def test_a_table_without_its_place_is_not_lost_silently(docs_tables: Any) -> Non
         docs_tables.with_tables("<!-- begin metrics --><!-- end metrics -->", {"metrics": str, "routes": str})
 
 
+def test_the_page_on_mails_names_what_the_bridge_reads() -> None:
+    program = (ROOT / "docs" / "examples" / "mail_bridge.py").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "mail-bridge.md").read_text(encoding="utf-8")
+    names = re.compile(r"\b(?:DESKMATE|MAIL|IMAP|SMTP)_[A-Z]+\b")
+    assert set(names.findall(page)) == {name for name in names.findall(program) if f'"{name}"' in program}
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 

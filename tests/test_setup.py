@@ -317,6 +317,7 @@ def test_a_set_up_that_is_killed_starts_again_and_installs_everything(
     assert checkout.run() == (0, "")
 
 
+@pytest.mark.full
 def test_a_venv_that_was_not_made_completely_is_made_again(checkout: Checkout, index: Index) -> None:
     (checkout.folder / ".venv/made").unlink()
     (checkout.packages / "remains.py").touch()

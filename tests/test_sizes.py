@@ -65,6 +65,7 @@ def test_a_folder_has_the_files_below_it_and_no_others() -> None:
     assert {str(folder): size.files for folder, size in folder_sizes(sizes, 2).items()} == {"a": 3, "a/b": 2, "ab": 1}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_every_line_of_this_tree_is_counted_once() -> None:
     printed = subprocess.run(

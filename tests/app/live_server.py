@@ -85,7 +85,7 @@ async def serve_asgi(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient
 @contextmanager
 def _no_chat_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(mount, "build_page", lambda _services: gradio.Blocks(analytics_enabled=False))
+        patched.setattr(mount, "_queued_page", lambda _services: gradio.Blocks(analytics_enabled=False))
         patched.setattr(gradio, "mount_gradio_app", lambda app, *_, **__: app)
         yield
 

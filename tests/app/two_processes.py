@@ -15,6 +15,7 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.db.models import Turn
+from app.store.db.notifications import Channel
 from app.turns.events import TurnEnd, TurnEvent, TurnText
 from testing.fake_engine import FakeEngine
 
@@ -40,7 +41,8 @@ class Process:
     async def listening(self) -> int:
         """Wait until it receives notifications; returns the process id of the server's end."""
         pids = select(text("pid")).select_from(text("pg_stat_activity"))
-        mine = pids.where(text("datname = current_database() AND query LIKE 'LISTEN \"deskmate_turn_asked\"'"))
+        last = list(Channel)[-1].value  # of those that it listens to, one after another
+        mine = pids.where(text(f"datname = current_database() AND query LIKE 'LISTEN \"{last}\"'"))
         mine = mine.where(text("application_name = :name")).params(name=application_name(self.services.settings))
         return await until(lambda: self.services.database.read(lambda session: session.scalar(mine)))
 

@@ -1,8 +1,10 @@
-"""Conversations put into the database directly: long ones, and texts a tiny model would never write."""
+"""Put into the database directly: long conversations, texts a tiny model would never write, messages of visitors."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +12,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
+from app.store.cases.contact_cases import ContactCases
+from app.store.cases.signals import CaseSignals
+from app.store.cases.visitors import Visitors
+from app.store.db.database import Database
 from app.store.db.models import Conversation, Message
+from app.store.db.notifications import Notifications
 
 
 def seed_conversation(data_dir: Path, title: str, texts: Sequence[str]) -> str:
@@ -48,3 +55,19 @@ def seed_conversation(data_dir: Path, title: str, texts: Sequence[str]) -> str:
             session.flush()
     engine.dispose()
     return conversation_id
+
+
+def seed_case(data_dir: Path, inbox_id: str, name: str, *texts: str) -> str:
+    """Lets a new visitor write to an inbox; returns the id of the case."""
+    url = f"sqlite:///{data_dir / 'deskmate.db'}"
+
+    async def write() -> str:
+        database = Database(url)
+        contacts = ContactCases(database, CaseSignals(Notifications(url)), max_message_chars=100_000)
+        visitor = await Visitors(database).create(inbox_id, new_id(), name=name, email="visitor@example.com")
+        ids = [(await contacts.write(visitor.contact.id, text))[1].id for text in texts]
+        await database.close()
+        return ids[-1]
+
+    with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one
+        return thread.submit(lambda: asyncio.run(write())).result()

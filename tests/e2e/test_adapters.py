@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from testing.lora import make_adapter
@@ -13,6 +14,7 @@ from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
 
 
+@pytest.mark.full
 def test_a_chat_chooses_an_adapter(chat: ChatPage, new_browser: NewBrowser, tmp_path: Path) -> None:
     chat.open_settings()
     expect(chat.page.locator(".dm-control-adapter")).to_be_hidden()  # none is loaded

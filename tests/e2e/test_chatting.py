@@ -13,6 +13,7 @@ from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
+from tests.e2e.test_for_everyone import AXE
 
 
 def test_guide_answers_and_stops_by_itself(guide_chat: ChatPage) -> None:
@@ -20,7 +21,7 @@ def test_guide_answers_and_stops_by_itself(guide_chat: ChatPage) -> None:
     expect(chat.page.locator(".dm-status")).to_have_text("guide · ready")
     reply = chat.ask("hi")
     assert len(reply.strip()) > 3
-    expect(chat.replies.last.locator(".dm-stats")).to_contain_text("ended by itself")
+    expect(chat.replies.last.locator(".dm-stats")).to_have_text(re.compile(r"^\d+ tokens?( · [\d.,]+/s)?$"))
 
 
 def test_text_grows_while_it_is_written(chat: ChatPage) -> None:
@@ -38,14 +39,26 @@ def test_a_line_under_the_reply_says_what_it_took(chat: ChatPage) -> None:
     chat.set_number("Maximum length", "40")
     chat.ask("hello")
     chat.ask("and again, please")
-    line = chat.replies.last.locator(".dm-stats").inner_text()
-    assert re.fullmatch(
-        r"40 tokens · first after \d+\.\d\d s · \d+\.\d tokens/s · "
-        r"[\d,]+ of [\d,]+ prompt tokens cached · reached its maximum length",
-        line,
-    )
-    cached = int(line.split(" of ")[0].rpartition("· ")[2].replace(",", ""))
-    assert cached > 0, "the second turn reads the first one from the cache"
+    line = chat.replies.last.locator(".dm-stats")
+    expect(line).to_have_text(re.compile(r"^40 tokens · [\d.,]+/s · reached its maximum length$"))
+    line.press("Enter")
+    popover = chat.page.get_by_role("dialog", name="Where the time went")
+    expect(popover.locator("tbody tr")).to_have_count(6)
+    for phase in ("Tokenize", "Queue", "Prefill", "First token", "Decode", "Delivery"):
+        row = popover.get_by_role("row", name=re.compile(f"^{phase}"))
+        expect(row.locator(".dm-timing-ms")).to_have_text(re.compile(r"^\d+(\.\d+)? m?s$"))
+    cached = re.search(r"([\d,]+) of [\d,]+ tokens from the cache", popover.inner_text())
+    assert cached is not None
+    assert int(cached[1].replace(",", "")) > 0, "the second turn reads the first one from the cache"
+    chat.page.add_script_tag(content=AXE.read_text())
+    violations = "axe.run('.dm-timing:popover-open').then(({violations}) => violations.map(({id}) => id))"
+    assert chat.page.evaluate(violations) == []
+    chat.page.keyboard.press("Escape")
+    expect(popover).to_be_hidden()
+    expect(line).to_be_focused()
+    chat.reload()
+    line.click()  # of the stored reply
+    expect(popover.get_by_role("row", name=re.compile("^Queue"))).not_to_contain_text("not known")
 
 
 def test_temperature_zero_and_seeds_give_the_same_reply_again(chat: ChatPage) -> None:
@@ -136,13 +149,37 @@ def test_arrow_up_brings_the_last_message_back(chat: ChatPage) -> None:
     expect(chat.box).to_have_value("first\nsecond line")
 
 
-def test_examples_fill_the_box(chat: ChatPage) -> None:
+def test_a_caret_stands_at_the_end_of_the_text_while_it_streams(chat: ChatPage) -> None:
+    caret = """() => {
+      const ends = [...document.querySelectorAll(".dm-reply:last-child .dm-tail > :last-child")];
+      return ends.some((end) => [end, ...end.querySelectorAll("*")].some(
+        (each) => getComputedStyle(each, "::after").animationName === "dm-blink"));
+    }"""
+    chat.send("a caret, please")
+    chat.wait_for_text(5)
+    chat.page.wait_for_function(caret)
+    chat.stop()
+    assert not chat.page.evaluate(caret)
+
+
+def test_an_example_is_sent_when_it_is_clicked_and_a_draft_stays(chat: ChatPage) -> None:
+    chat.box.fill("half a thought")
     example = chat.page.locator(".dm-examples button").first
     text = example.inner_text()
-    example.click()
-    expect(chat.box).to_have_value(text)
-    expect(chat.box).to_be_focused()
-    expect(chat.users).to_have_count(0)
+    example.dblclick()
+    expect(chat.users).to_have_text([text])
+    expect(chat.box).to_have_value("half a thought")
+    expect(chat.page.locator(".dm-welcome")).to_be_hidden()
+    chat.stop()
+
+
+def test_an_empty_chat_says_in_three_lines_what_it_is(chat: ChatPage) -> None:
+    what, model, use = chat.page.locator(".dm-welcome-model").inner_text().splitlines()
+    assert what == "Deskmate is a chat whose model runs on this machine. Nothing you write leaves it."
+    assert re.fullmatch(
+        r"You are talking to endless, with [\d,.]+( million)? parameters and a context of 16,384 tokens\.", model
+    ), model
+    assert use.startswith("It is good for ")
 
 
 def test_copy_gives_the_source(new_browser: NewBrowser, server: Server) -> None:

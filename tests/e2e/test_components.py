@@ -19,6 +19,11 @@ from app.ui.components.component import FileComponent
 from tests.e2e.server import fork_server, free_port
 from tests.fork_server import ROOT, ForkedProcess
 
+pytestmark = pytest.mark.full
+
+#: What test_folders.py raises.
+OF_FOLDERS = {"move", "change_many", "delete_many", "export_many", "folder_create", "folder_delete", "folder_rename"}
+
 START_SECONDS = 120
 EXAMPLE = re.compile(r"^```python\n((?:(?!```).)*?demo\.launch\(\)\n)```$", re.DOTALL | re.MULTILINE)
 
@@ -271,6 +276,7 @@ def test_the_example_chats(start: Start, page: Page) -> None:
     assert {*(ROOT / "app").rglob("*.pyi")} == before, "Gradio wrote type stubs beside the components"
 
 
+@pytest.mark.full
 def test_the_example_chats_below_a_path(start: Start, page: Page) -> None:
     script = examples()[1].replace("demo.launch()\n", BELOW_A_PATH)
     chat_with(page, start(script, "/outer/sub/"))
@@ -361,6 +367,7 @@ class ListPlace(Place):
         self.page.get_by_role("menuitem", name=entry, exact=True).click()
 
 
+@pytest.mark.full
 def test_two_lists_on_a_page_are_each_their_own(start: Start, page: Page, tmp_path: Path) -> None:
     page.goto(start(TWO_OF_EACH))
     left, right = ListPlace(page, "left"), ListPlace(page, "right")
@@ -436,7 +443,7 @@ def test_two_lists_on_a_page_are_each_their_own(start: Start, page: Page, tmp_pa
     expect(right.root.get_by_text("Python", exact=True)).to_be_visible()
     right.button("Show more").scroll_into_view_if_needed()
     right.expect_event("more")
-    assert right.heard == events_of(Conversations)
+    assert right.heard == events_of(Conversations) - OF_FOLDERS
 
     left.expect_silence(Conversations)
     expect(left.titles).to_have_text(["Hello", "World"])
@@ -500,7 +507,7 @@ def test_two_message_boxes_on_a_page_are_each_their_own(start: Start, page: Page
     dialog.get_by_role("option", name="asked").click()
     right.expect_event("canned_fill", name="asked", values={})
     expect(right.box).to_have_value("from a listener")
-    assert right.heard == events_of(Composer) - {"draft"}  # which test_drafts.py raises
+    assert right.heard == events_of(Composer) - {"draft", "compare"}  # which test_drafts.py and test_compare.py raise
 
     left.expect_silence(Composer)
     left.box.press("/")
@@ -514,7 +521,7 @@ def test_two_message_boxes_on_a_page_are_each_their_own(start: Start, page: Page
     expect(left.messages).to_have_text(["to the left"])
     expect(right.messages).to_have_text(["to the right"])
     expect(right.box).to_have_value("from a listener")
-    left.button("Stop").click()
+    left.button("Stop").press("Enter")  # a click so soon after the one on Send would be the second of a double click
     left.expect_event("stop")
 
     page.get_by_role("button", name="Change right").click()
@@ -527,6 +534,7 @@ def test_two_message_boxes_on_a_page_are_each_their_own(start: Start, page: Page
     expect(right.alert).to_be_empty()
 
 
+@pytest.mark.full
 def test_two_panels_of_settings_on_a_page_are_each_their_own(start: Start, page: Page) -> None:
     page.goto(start(TWO_PANELS))
     left, right = page.locator("#left"), page.locator("#right")

@@ -28,7 +28,9 @@ def test_a_talk_goes_on_beyond_the_context_and_the_page_says_so(guide_chat: Chat
     assert len(shown) == 2, "the context was full twice"
     for text in shown:
         assert re.fullmatch(
-            rf"\d+ earlier messages no longer fit the model's {CONTEXT} tokens and were left out\.", text
+            rf"\d+ earlier messages were left out, so that the model's {CONTEXT} tokens have room for this reply "
+            r"and what follows\.",
+            text,
         )
     counts = [int(text.split()[0]) for text in shown]
     assert counts[1] >= counts[0] + 2
@@ -54,7 +56,8 @@ def test_a_reply_that_fills_the_context_says_that_it_did(guide_chat: ChatPage, g
     reply = guide_chat.replies.last
     expect(reply.locator(".dm-stats")).to_contain_text("reached the end of the model's context")
     expect(reply.locator(".dm-left-out")).to_have_text(
-        f"2 earlier messages no longer fit the model's {CONTEXT} tokens and were left out; the system prompt was kept."
+        f"2 earlier messages were left out, so that the model's {CONTEXT} tokens have room for this reply and what "
+        "follows; the system prompt was kept."
     )
 
 

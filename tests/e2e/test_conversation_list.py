@@ -135,6 +135,24 @@ def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
     expect(seeded.ready().alert).to_contain_text("does not exist")
 
 
+def test_a_deleted_chat_comes_back_also_after_a_reload(seeded: ChatPage) -> None:
+    count = seeded.row("Alpha").count()
+    for reload in (False, True):
+        seeded.press_in_row("Alpha", "Delete")
+        seeded.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(seeded.row("Alpha")).to_have_count(count - 1)
+        expect(seeded.page.locator(".dm-welcome")).to_be_visible()
+        if reload:
+            seeded.reload()
+        toast = seeded.page.locator("#dm-toast")
+        expect(toast).to_contain_text("“Alpha” was deleted.")
+        toast.get_by_role("button", name="Undo").click()
+        expect(seeded.users).to_have_text(["what is quartz"])
+        expect(seeded.row("Alpha")).to_have_count(count)
+    seeded.reload()
+    expect(seeded.page.locator("#dm-toast")).to_be_empty()
+
+
 def test_deleting_a_chat_that_replies_ends_the_reply(chat: ChatPage) -> None:
     chat.send("deleted while it replies")
     chat.wait_for_text(20)

@@ -14,6 +14,8 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import Server
 from tests.e2e.test_for_everyone import AXE
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def desk(context: BrowserContext, server: Server) -> Iterator[Page]:
@@ -148,8 +150,14 @@ def test_a_canned_reply_is_put_into_the_box_with_the_keyboard_alone(chat: ChatPa
     expect(chat.box).to_have_value("/")
     chat.box.fill("")
     chat.box.press("/")
+    before = page.locator(".dm-canned").bounding_box()
     search.fill("solved")
     expect(page.get_by_role("option")).to_have_count(1)
+    box, popover = page.locator(".dm-composer-row").bounding_box(), page.locator(".dm-canned").bounding_box()
+    assert popover == before, "it keeps its size, whatever the search finds"
+    assert box is not None
+    assert popover is not None
+    assert popover["y"] + popover["height"] <= box["y"], "it stands above the box"
     search.press("Enter")
     form = page.locator(".dm-fill")
     expect(form).to_be_visible()
@@ -167,8 +175,12 @@ def test_usage_shows_what_happened_and_the_file_agrees(chat: ChatPage, desk: Pag
     go(desk, "Review")
     go(desk, "Usage")
     expect(desk.locator(".dk-plot canvas")).to_have_count(6)
-    heads, cells = desk.locator(".dk-table table").evaluate(
-        "table => [table.rows[0], table.rows[1]].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    heads, cells = (
+        desk.get_by_role("region", name="Day by day")
+        .locator("table")
+        .evaluate(
+            "table => [table.rows[0], table.rows[1]].map((row) => [...row.cells].map((cell) => cell.textContent))"
+        )
     )
     shown = dict(zip(heads, cells, strict=True))
     assert int(shown["Messages"].replace(",", "")) >= 1

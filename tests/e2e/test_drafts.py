@@ -15,6 +15,8 @@ from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
 from tests.e2e.test_sources import _add_document
 
+pytestmark = pytest.mark.full
+
 MESSAGE = "Is there still a warranty on my Kestrel kettle?"
 
 

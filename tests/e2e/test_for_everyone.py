@@ -14,6 +14,8 @@ from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
 from tests.fork_server import ROOT
 
+pytestmark = pytest.mark.full
+
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 SCREENSHOTS = ROOT / "build" / "screenshots"
 

@@ -14,6 +14,8 @@ from tests.e2e.server import Server
 from tests.e2e.test_for_everyone import AXE
 from tests.e2e.test_users import SECRET, at_the_chat, fill_account, setup_link
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def people_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:

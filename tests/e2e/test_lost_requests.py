@@ -14,7 +14,10 @@ from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
 from tests.e2e.test_slow_answers import until
 
-pytestmark = pytest.mark.skipif(os.environ.get(SWITCH) == "off", reason="Gradio ends all listeners of the page.")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(os.environ.get(SWITCH) == "off", reason="Gradio ends all listeners of the page."),
+]
 
 LISTENERS = "**/gradio_api/run/*"
 
@@ -79,6 +82,7 @@ def test_a_preset_that_is_lost_has_failed(lose: Callable[[Route], None], chat: C
     _expect_that_the_page_goes_on(chat)
 
 
+@pytest.mark.full
 def test_a_server_that_restarts_while_a_preset_is_applied(own_server: Server, new_browser: NewBrowser) -> None:
     chat = _opened(ChatPage(new_browser(own_server).new_page(), own_server.url).open())
     held: list[Route] = []

@@ -123,6 +123,10 @@ HOSTILE_HTML = {
     '<a href="data:text/html,x">x</a><a href=" java&#9;script:x">x</a>': "<a>x</a><a>x</a>",
     '<code class="language-py" data-x="1" aria-label="x" style="x">x</code>': '<code class="language-py">x</code>',
     '<p class="dm-action" id="dm-box" onclick="x" name="x" role="alert">x</p>': "<p>x</p>",
+    '<p class="footnote">x<sup class="footnote-of">1</sup><sup class="dm-action">2</sup></p>': (
+        '<p class="footnote">x<sup class="footnote-of">1</sup><sup>2</sup></p>'
+    ),
+    '<code class="math-inline dm-action">x</code><li class="dm-row">x</li>': "<code>x</code><li>x</li>",
     '<img src="x" align="left"><svg start="1"></svg><p>x</p>': "<p>x</p>",
 }
 SANITISE = """async (sources) => {
@@ -177,3 +181,97 @@ def test_a_block_stands_on_the_side_of_its_language(server: Server, reader: Chat
 def test_what_is_let_through_holds_no_address_and_no_style(reader: ChatPage) -> None:
     left = reader.go(None).page.evaluate(SANITISE, list(HOSTILE_HTML))
     assert dict(zip(HOSTILE_HTML, left, strict=True)) == HOSTILE_HTML
+
+
+FORMULAS = r"""The area is \(a^2\), and $x^2\,dx$ costs $5 and $10.
+
+$$
+\frac{1}{2}
+$$
+
+Hostile: $\href{https://elsewhere.example/}{x}$, $\rule{900em}{900em}$, $\kern{-90em}x$, $\frac{1$.
+
+```python
+def area(side: float) -> float:
+    return side ** 2
+```
+
+A claim[^1].
+
+[^1]: The note.
+"""
+#: Widest and highest of the formulas on the page, in pixels.
+LARGEST = """(formulas) => {
+  const boxes = formulas.map((formula) => formula.getBoundingClientRect());
+  return Math.max(...boxes.flatMap(({ width, height }) => [width, height]));
+}"""
+#: What is in the clipboard after everything of a reply was selected and copied.
+COPIED = """(text) => {
+  getSelection().selectAllChildren(text);
+  const event = new ClipboardEvent("copy", { clipboardData: new DataTransfer(), bubbles: true, cancelable: true });
+  text.dispatchEvent(event);
+  return event.clipboardData.getData("text/plain");
+}"""
+
+
+def test_formulas_code_and_footnotes(server: Server, reader: ChatPage) -> None:
+    reader.go(seed_conversation(server.data_dir, "formulas", ["Show", FORMULAS]))
+    text = reader.replies.last.locator(".dm-text")
+    expect(text.locator(".dm-math-typeset")).to_have_count(6)
+    expect(text.locator(".dm-math-display math")).to_have_count(1)
+    expect(text).to_contain_text("costs $5 and $10.")
+    expect(text).to_contain_text(r"$\frac{1$")
+    assert text.locator("a, img").count() == 0
+    assert text.locator(".dm-math").evaluate_all(LARGEST) < 1000
+    copied = text.evaluate(COPIED)
+    assert all(source in copied for source in (r"\(a^2\)", r"$x^2\,dx$", r"\frac{1}{2}"))
+    expect(text.locator("pre .dm-code-keyword").first).to_have_text("def")
+    assert text.locator("pre code").text_content() == "def area(side: float) -> float:\n    return side ** 2\n"
+    text.get_by_role("button", name="Footnote 1", exact=True).click()
+    expect(text.get_by_role("button", name="Back to the text of footnote 1")).to_be_focused()
+
+
+GROW = """async (section) => {
+  const { StreamingMarkdown } = await import("/ui/static/components/chat/markdown.js");
+  const place = document.createElement("div");
+  place.className = "dm-text dm-markdown";
+  document.body.append(place);
+  const frames = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  const growing = new StreamingMarkdown(place);
+  const finished = () => [...place.querySelectorAll("*")].filter(
+    (each) => each.parentElement.matches(".dm-text, .dm-part") && !each.matches(".dm-part, .dm-tail"));
+  let known = [];
+  const touched = [];
+  const look = (records) => {
+    for (const { target } of records) if (known.some((block) => block.contains(target))) touched.push(target.nodeName);
+  };
+  const watch = new MutationObserver(look);
+  watch.observe(place, { subtree: true, childList: true, characterData: true, attributes: true });
+  for (let number = 0; number < 60; number++) {
+    for (const piece of section.replaceAll("N", number).match(/[^]{1,40}/g)) {
+      growing.append(piece);
+      growing.pause = 0; // draws each time, however slow the machine is
+      await frames();
+    }
+    known = finished();
+  }
+  growing.finish();
+  look(watch.takeRecords());
+  const kept = known.every((block) => block.isConnected);
+  const widest = Math.max(...[...place.querySelectorAll("*"), place].map(({ childElementCount }) => childElementCount));
+  const result = { blocks: known.length, touched, kept, widest, text: place.innerText };
+  place.remove();
+  return result;
+}"""
+
+
+def test_what_is_finished_is_not_drawn_again_while_a_text_grows(reader: ChatPage) -> None:
+    section = "## Part N\n\nSome **bold** text, N.\n\n- one\n- two\n\n| A | B |\n| - | - |\n| N | 2 |\n\n> quote\n\n"
+    grown = reader.page.evaluate(GROW, section)
+    assert grown["blocks"] > 250
+    assert grown["touched"] == []
+    assert grown["kept"], "the end of a text replaces nothing"
+    # One more child restyles all children of an element, once a page has a formula.
+    assert grown["widest"] <= 40
+    texts = [line for line in grown["text"].splitlines() if line.startswith("Part ")]
+    assert texts == [f"Part {number}" for number in range(60)]

@@ -90,9 +90,14 @@ def test_a_reply_that_reached_its_length_goes_on(chat: ChatPage) -> None:
     expect(version(reply)).to_have_count(0)
     chat.reload()
     assert letters(chat.text()) == letters(longer)
-    chat.ask("and more")  # what has an answer behind it does not go on
-    expect(chat.replies.first.get_by_role("button", name="Continue")).to_be_hidden()
+    chat.ask("and more")
     expect(chat.replies.last.get_by_role("button", name="Continue")).to_be_visible()
+    reply = chat.replies.first  # what has a message behind it goes on as a version
+    reply.hover()
+    reply.get_by_role("button", name="Continue").click()
+    expect(version(chat.replies.first)).to_have_text("2 / 2")
+    chat.wait_for_end()
+    assert letters(chat.text()).startswith(letters(longer))
 
 
 def test_a_branch_is_a_conversation_of_its_own(chat: ChatPage) -> None:

@@ -17,6 +17,8 @@ from tests.e2e.server import Server
 from tests.e2e.test_for_everyone import SCREENSHOTS, _violations
 from tests.fork_server import ROOT
 
+pytestmark = pytest.mark.full
+
 #: Serves with another recommended list.
 _PROGRAM = """
 import sys

@@ -27,9 +27,9 @@ def test_the_page_says_where_the_model_is_and_when_it_is_away(
 ) -> None:
     chat = ChatPage(new_browser(front).new_page(), front.url).open()
     page = chat.page
-    expect(page.locator(".dm-welcome-model")).to_have_text(
-        "You are talking to far-away, which runs on another server. What you write is sent there."
-    )
+    introduction = page.locator(".dm-welcome-model")
+    expect(introduction).to_contain_text("whose model runs on another server. What you write is sent there.")
+    expect(introduction).to_contain_text("You are talking to far-away, with a context of ")
     assert chat.ask("hi") == "Hello world"
     chat.open_settings()
     state, about = page.locator("#dm-model-state"), page.locator("#dm-model-about")

@@ -68,7 +68,7 @@ def test_presets_and_reset(chat: ChatPage) -> None:
     expect(chat.page.get_by_role("radio", name="Precise")).not_to_be_checked()
     chat.page.get_by_role("radio", name="Creative").check()
     expect(chat.setting("Min-p")).to_have_value("0.05")
-    chat.page.get_by_role("button", name="Reset").click()
+    chat.page.get_by_role("button", name="Reset to").click()
     expect(chat.setting("Temperature")).to_have_value(default)
     expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
 
@@ -112,7 +112,7 @@ def test_advanced_parameters_are_hidden_until_asked_for_and_say_that_they_are_ch
     advanced.click()
     expect(chat.setting("Presence penalty")).to_have_value("1.5")
     expect(chat.setting("Typical-p")).to_have_value("0.9")
-    chat.page.get_by_role("button", name="Reset").click()
+    chat.page.get_by_role("button", name="Reset to").click()
     expect(chat.setting("Presence penalty")).to_have_value("0")
     expect(advanced).not_to_have_text(re.compile("changed"))
 
@@ -315,3 +315,20 @@ def test_a_reply_is_held_to_a_json_schema(chat: ChatPage) -> None:
     expect(chat.alert).to_contain_text("The JSON schema in the settings cannot be used")
     schema.fill("")
     expect(chat.page.locator(".dm-advanced-changed")).to_have_text("")
+
+
+def test_each_setting_has_a_sentence_and_a_picture_that_follows_its_value(chat: ChatPage) -> None:
+    chat.open_settings()
+    chat.page.locator(".dm-advanced-toggle").click()
+    parts = {name: f".dm-control-{name} .dm-setting-picture" for name in ("temperature", "top_k", "typical_p", "seed")}
+    for part in parts.values():
+        expect(chat.page.locator(part)).to_have_attribute("aria-hidden", "true")
+    kept = chat.page.locator(f"{parts['top_k']} .dm-shape-kept")
+    chat.set_number("Top-k", "3")
+    expect(kept).to_have_count(3)
+    chat.set_number("Top-k", "7")
+    expect(kept).to_have_count(7)
+    pictures = chat.page.locator("#dm-settings .dm-setting-picture")
+    for picture in pictures.all():
+        control = picture.locator("xpath=ancestor::*[contains(@class, 'dm-control-')][1]")
+        assert control.inner_text().strip().endswith("."), "a label, and a sentence below it"

@@ -11,6 +11,8 @@ from playwright.sync_api import Page, Route, expect
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import TIMEOUT_MS
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def short(chat: ChatPage) -> ChatPage:

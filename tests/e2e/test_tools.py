@@ -20,6 +20,8 @@ from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
 from tests.fork_server import poll_for
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import asyncio
 import pathlib

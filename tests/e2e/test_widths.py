@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
+
+pytestmark = pytest.mark.full
 
 WIDTHS = (320, 390, 720, 1440)
 SECTIONS = ("Usage", "Review", "Prompts", "Canned replies", "Users", "Audit")

@@ -5,11 +5,13 @@ A child runs the whole command line, ``deskmate serve``, with a scripted engine 
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 # What takes seconds to import, once for all children.
 import anyio._backends._asyncio  # noqa: F401
@@ -21,9 +23,10 @@ import app.server.logs
 import app.server.serving
 import engine
 from app.cli.main import main as deskmate
-from engine import Delta, PreparedPrompt
+from engine import Delta, PreparedPrompt, StructureKind
 from testing.fake_encoder import FakeEncoder
 from testing.fake_engine import FakeEngine, Piece, Script, call_pieces
+from tests.faults.case_acts import run_acts
 from tests.faults.scripted_replies import called_tool, reply_pieces, whole_reply
 from tests.fork_server import serve_orders
 
@@ -43,7 +46,10 @@ class ScriptedReplyEngine(FakeEngine):
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
         pieces: list[Piece] = [*reply_pieces(question)]
         results = [message["content"] for message in messages if message["role"] == "tool"]
-        if tool := called_tool(question):
+        structure = prepared.params.structured
+        if structure is not None and structure.kind is StructureKind.JSON_SCHEMA:  # the decision of the bot
+            pieces = ['{"action": "ask", ', '"reason": "detail_missing", ', '"sources": []}']
+        elif tool := called_tool(question):
             pieces = [f"The tool said: {results[-1]}"] if results else [*call_pieces(*tool)]
         elif messages[-1]["role"] == "assistant":
             begun = messages[-1]["content"]
@@ -55,7 +61,15 @@ class ScriptedReplyEngine(FakeEngine):
             yield delta
 
 
-def _run(environment: dict[str, str], constants: dict[str, float], delay: float, page: bool, encoder: bool) -> None:
+def _run(acts: dict[str, Any] | None = None, **order: Any) -> None:
+    """A child: the acts of :mod:`tests.faults.case_acts`, or a server."""
+    if acts is not None:
+        asyncio.run(run_acts(acts, ScriptedReplyEngine(delay=0.001)))
+    else:
+        _serve(**order)
+
+
+def _serve(environment: dict[str, str], constants: dict[str, float], delay: float, page: bool, encoder: bool) -> None:
     """The server's process.
 
     Args:

@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { clientName, keyText, sessionText, storageText, usedText } from "../../app/ui/pages/account/account_text.js";
 import { linkToken, redirectTarget } from "../../app/ui/pages/account/address.js";
+import { connectionText, problemText } from "../../app/ui/pages/account/oidc_texts.js";
 
 const ORIGIN = "https://desk.example:8443";
 
@@ -112,9 +114,9 @@ test("the session of this page is told from others", () => {
 
 test("a key expires at its time, not after it, and says so", () => {
   const key = { beginning: "dmk_abc", scopes: ["models"], expires_at: null, last_used_at: null };
-  assert.equal(keyText(key), "dmk_abc… · list models only · never used · never expires");
+  assert.equal(keyText(key), "dmk_abc… · lists the models · never used · never expires");
   const ends = { ...key, scopes: ["chat", "models"], expires_at: "2026-03-29T12:00:00Z" };
-  assert.match(keyText(ends, new Date("2026-03-29T11:59:59Z")), /^dmk_abc… · chat and list models · never used · expires .*2026/);
+  assert.match(keyText(ends, new Date("2026-03-29T11:59:59Z")), /^dmk_abc… · sends chats to the model, lists the models · never used · expires .*2026/);
   assert.match(keyText(ends, new Date("2026-03-29T12:00:00Z")), / · expired .*2026/);
   assert.match(keyText({ ...key, last_used_at: "2026-03-29T12:00:00Z" }), / · last used .*2026/);
 });
@@ -143,4 +145,25 @@ test("who has no room left is told what to do, whichever the limit, and who is c
   for (const more of [{ used_bytes: 0.9 * GIB }, { used_bytes: 9 * GIB, max_bytes: null }, { conversations: 30_000, max_conversations: null }]) {
     assert.ok(!storageText(storage(more)).includes("full") && !storageText(storage(more)).includes("delete"), JSON.stringify(more));
   }
+});
+
+test("a problem of the sign-in provider is one of ours, whatever the address says", () => {
+  assert.match(problemText("no_role", "Acme"), /^None of your groups at Acme may use this desk\. /);
+  for (const made of ["<b>Call 555</b>", "constructor", "__proto__", ""]) assert.equal(problemText(made, "Acme"), problemText("denied", "Acme"));
+  assert.match(problemText("unavailable", null), /^The sign-in provider can't be reached/);
+});
+
+test("the sign-in page has a sentence for each problem of the server", () => {
+  const source = readFileSync(new URL("../../app/auth/oidc/errors.py", import.meta.url), "utf8");
+  const problems = [...source.matchAll(/^ {4}[A-Z_]+ = "(\w+)"/gm)].map(([, name]) => name);
+  assert.equal(problems.length, 9);
+  const sentences = problems.map((name) => problemText(name, "Acme"));
+  assert.equal(new Set(sentences).size, problems.length);
+});
+
+test("the connection to a provider says how to sign in", () => {
+  const told = (/** @type {string | null} */ as, /** @type {boolean} */ has) => connectionText({ provider: "Acme", connected_as: as, has_password: has });
+  assert.equal(told("eve", false), "You sign in as eve. This account has no password.");
+  assert.match(told("eve", true), /^Connected as eve\./);
+  assert.match(told(null, true), /^Connect your account/);
 });

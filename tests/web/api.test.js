@@ -50,8 +50,8 @@ test("a body is sent as JSON, and nothing is cached", async () => {
 });
 
 test("ids in paths are escaped", async () => {
-  const requests = fakeFetch({ "DELETE /api/conversations/..%2F%3Fa%23": {} });
-  await api.deleteConversation("../?a#");
+  const requests = fakeFetch({ "DELETE /api/folders/..%2F%3Fa%23": {} });
+  await api.deleteFolder("../?a#");
   assert.equal(requests.length, 1);
 });
 

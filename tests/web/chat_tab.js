@@ -14,6 +14,9 @@ import { Turns } from "../../app/ui/pages/chat/turns.js";
 import { api } from "../../app/ui/shared/api.js";
 import { CrossTab } from "../../app/ui/pages/chat/cross_tab.js";
 
+/** @type {any} no file is attached */
+const NO_FILES = { isReading: false, files: [], withFiles: (/** @type {string} */ text) => text, forget: () => undefined, keepFor: () => undefined };
+
 const error = (status, code, message) => [status, { error: { code, message } }];
 const NOT_FOUND = error(404, "not_found", "There is no such conversation.");
 
@@ -23,6 +26,8 @@ export class FakeServer {
   requests = [];
   /** The bodies of requests for a turn, also of those that were refused or lost. */
   turnBodies = [];
+  /** The questions that were marked as answered by a passage. */
+  marked = [];
   #conversations = new Map();
   #turns = new Map(); // by request id
   #rules = [];
@@ -116,6 +121,10 @@ export class FakeServer {
     }
     if (kind === "messages") return this.#change(id, action ?? "delete", body);
     if (kind === "deletions") return [204, null];
+    if (kind === "kb") {
+      this.marked.push(body);
+      return [201, { answer: "Ten days." }];
+    }
     return [404, {}];
   }
 
@@ -142,7 +151,7 @@ export class FakeServer {
     const number = this.#next++;
     const turn = { turn_id: `t${number}`, conversation_id: conversation.id, user_message_id: `u${number}`, message_id: `r${number}`, in_stream: false };
     conversation.temporary = temporary;
-    conversation.messages.push({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
+    conversation.messages.push({ id: turn.user_message_id, role: "user", content: text ?? "", status: "complete" });
     conversation.messages.push({ id: turn.message_id, role: "assistant", content: "", status: "streaming", turn_id: turn.turn_id });
     conversation.active_turn_id = turn.turn_id;
     this.#turns.set(request_id, turn);
@@ -348,6 +357,7 @@ export function openTab({ channels, locks }) {
     composer,
     askAgain: (start) => tab.turns.askAgain(start),
     branch: (id) => tab.commands.branch(id),
+    mark: (id, citation) => tab.commands.mark(id, citation),
     deleteMessage: (id) => tab.commands.delete(id),
     warnReplyInProgress: () => composer.warnReplyInProgress(),
     onConversationShown: (conversation, how) => tab.navigation.onConversationShown(conversation, how),
@@ -374,7 +384,7 @@ export function openTab({ channels, locks }) {
       { ...parts, conversations: { markCurrent: (id) => tab.marked.push(id) }, panels: { closeOverlays: () => tab.overlays++ } },
       { refreshList },
     ),
-    turns: new Turns(parts, { onCreated: (id, temporary) => tab.navigation.onCreated(id, temporary), refreshList, reportError }),
+    turns: new Turns({ ...parts, attached: NO_FILES }, { onCreated: (id, temporary) => tab.navigation.onCreated(id, temporary), refreshList, reportError }),
     commands: new MessageCommands(
       { ...parts, toast: { show: (text, name, action) => tab.toasts.push({ text, name, action }) } },
       { navigate: (id) => tab.navigation.navigate(id), refreshList, reportError },

@@ -7,7 +7,7 @@ import { ConversationList } from "../../app/ui/pages/chat/conversation_list.js";
 import { importOutcome } from "../../app/ui/pages/chat/transfer.js";
 
 const POLL_MS = 4000;
-const LISTING = "GET /api/conversations?limit=50";
+const LISTING = "GET /api/conversations?limit=50&folder=none";
 
 let items; // what the server lists
 let answers;
@@ -21,7 +21,7 @@ beforeEach(() => {
   mock.timers.enable({ apis: ["setTimeout"] });
   globalThis.document = { visibilityState: "visible" };
   items = [{ id: "a", title: "Alpha", streaming: false }];
-  answers = { [LISTING]: () => ({ items, next_cursor: null }), "GET /api/tags": { work: 1 } };
+  answers = { [LISTING]: () => ({ items, next_cursor: null }), "GET /api/tags": { work: 1 }, "GET /api/folders": [] };
   requests = fakeFetch(answers);
   told = { onListed: [], onRenamed: [], onDeleted: [], onStatus: [], onError: [], onListFailed: [], onSelect: [], onNew: [] };
   view = {
@@ -93,12 +93,17 @@ test("a title that the server refuses is not told, and the list shows what holds
 });
 
 test("a conversation that is gone already is deleted; one that cannot be deleted stays", async () => {
-  answers["DELETE /api/conversations/a"] = [503, { error: { code: "unavailable", message: "Try again." } }];
+  await list.refresh();
+  answers["POST /api/conversations/delete"] = [503, { error: { code: "unavailable", message: "Try again." } }];
   await does("delete", { id: "a" });
   assert.deepEqual([view.removed, told.onDeleted, told.onError.length], [[], [], 1]);
-  answers["DELETE /api/conversations/a"] = [404, { error: { code: "not_found", message: "Gone." } }];
+  answers["POST /api/conversations/delete"] = [404, { error: { code: "not_found", message: "Gone." } }];
   await does("delete", { id: "a" });
-  assert.deepEqual([view.removed, told.onDeleted, told.onError.length], [["a"], [["a"]], 1]);
+  assert.deepEqual([view.removed, told.onDeleted, told.onError.length], [["a"], [[["a"], null, "Alpha"]], 1]);
+  const deletion = { deletion_id: "d", conversation_ids: ["a"] };
+  answers["POST /api/conversations/delete"] = deletion;
+  await does("delete", { id: "a" });
+  assert.deepEqual(told.onDeleted[1], [["a"], deletion, "Alpha"]);
 });
 
 test("pins, tags and the archive are changes of the conversation", async () => {

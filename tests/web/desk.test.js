@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
+import { backupRows } from "../../app/ui/pages/desk/backup_texts.js";
 import { latest } from "../../app/ui/pages/desk/controls.js";
 import { beginningOf, dayOf, lastDays } from "../../app/ui/pages/desk/days.js";
-import { daysRange, valuesRange, WHOLE_STEPS } from "../../app/ui/pages/desk/plot_scales.js";
+import { DURATION_STEPS, daysRange, valuesRange, WHOLE_STEPS } from "../../app/ui/pages/desk/plot_scales.js";
 import { settle } from "./fakes.js";
 
 const HERE = process.env.TZ;
@@ -64,6 +65,11 @@ test("the steps of whole numbers are whole, ascend, and reach further than a yea
   assert.ok(WHOLE_STEPS.at(-1) > 1e12);
 });
 
+test("the steps of durations are round in minutes, hours and days, and ascend", () => {
+  assert.ok(DURATION_STEPS.every((step, index) => step > (DURATION_STEPS[index - 1] ?? 0)));
+  assert.ok(DURATION_STEPS.every((step) => step < 60 || (step < 3600 && step % 60 === 0) || step % 3600 === 0));
+});
+
 /** Requests of one section, each answered by the test, and what the section shows. */
 function requests(number) {
   const runLatest = latest();
@@ -93,4 +99,16 @@ test("the newest request's error is shown, and an older answer does not replace 
   first.resolve("first");
   await settle();
   assert.deepEqual(shown, ["second"]);
+});
+
+test("what there is to say about backups is said, and nothing of what there is not", () => {
+  const none = { scheduled: true, running: false, folder: "/b", last_good_at: null, last_good_file: null, last_good_bytes: null, restored: false, failed_at: null, error: null, next_at: null, problem: null };
+  assert.deepEqual(backupRows(none), [["Last good backup", "none yet"], ["Folder", "/b"]]);
+  const made = { ...none, last_good_at: "2026-03-10T12:00:00Z", last_good_file: "/b/x", last_good_bytes: 200 * 2 ** 20, next_at: "2026-03-11T12:00:00Z" };
+  const rows = Object.fromEntries(backupRows({ ...made, restored: true, failed_at: "2026-03-09T12:00:00Z", error: "The disk is full." }));
+  assert.match(rows["Last good backup"], /, 200(\.0)? MiB$/);
+  assert.match(rows["Last failure"], /\. The disk is full\.$/);
+  assert.match(rows.Check, /^restored/);
+  assert.match(Object.fromEntries(backupRows(made)).Check, /^unpacked and read/);
+  assert.equal(Object.fromEntries(backupRows({ ...made, running: true })).Next, "one is being made now");
 });

@@ -21,7 +21,7 @@ function waitingList({ tags = [] } = {}) {
   const failures = [];
   /** @type {boolean[]} */
   const loading = [];
-  const known = { tags };
+  const known = { tags, folders: [{ id: "f", name: "Work", conversations: 1 }] };
   const state = new ListState(
     {
       listPage: (filter, cursor) =>
@@ -29,6 +29,7 @@ function waitingList({ tags = [] } = {}) {
           requests.push({ filter: { ...filter }, cursor, answer, fail });
         }),
       listTags: async () => known.tags,
+      listFolders: async () => known.folders,
     },
     {
       show: ({ items }) => shown.push(items.map(({ id }) => id)),
@@ -173,4 +174,18 @@ test("with its last conversation a tag is no filter any more", async () => {
   await answer(2, ["a", "b"]);
   assert.deepEqual(shown.at(-1), ["a", "b"]);
   assert.deepEqual(state.tags, ["later"]);
+});
+
+test("once its folder is deleted, the list has what is in no folder", async () => {
+  const { state, requests, answer, known } = waitingList();
+  const chosen = state.choose({ query: "", tag: null, archived: false, folder: "f" });
+  await answer(0, ["a"]);
+  await chosen;
+  assert.equal(state.filter.folder, "f");
+  known.folders = [];
+  const refreshed = state.refresh();
+  await answer(1, []);
+  await answer(2, ["a"]);
+  await refreshed;
+  assert.deepEqual([state.filter.folder, requests.length, state.items.length], [null, 3, 1]);
 });

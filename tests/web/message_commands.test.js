@@ -91,3 +91,14 @@ test("a branch is opened; one that cannot be made leaves the conversation open",
   assert.match(tab.composer.error, /cannot be reached/);
   assert.equal(tab.openConversation.conversationId, "b");
 });
+
+test("a cited passage is marked as an answer to the message that the reply is to", async () => {
+  const citation = { number: 1, title: "Terms", heading: "", text: "Ten days.", document_id: "d", version: 2, start: 3, end: 12 };
+  await tab.handlers.mark({ id: "a3", citation });
+  assert.equal(tab.toasts.at(-1)?.text, "Marked for evaluation: “Ten days.”");
+  assert.deepEqual(server.marked, [{ question: "two", document_id: "d", version: 2, start: 3, end: 12 }]);
+  server.answer("POST /api/kb/questions", [403, { error: { code: "not_allowed", message: "You may read this collection, but not mark questions." } }]);
+  await tab.handlers.mark({ id: "a3", citation });
+  assert.equal(tab.composer.error, "You may read this collection, but not mark questions.");
+  assert.equal(tab.toasts.length, 1);
+});

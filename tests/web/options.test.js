@@ -5,7 +5,9 @@ import { test } from "node:test";
 
 import { CurrentOptions, introduction, retentionNote } from "../../app/ui/pages/chat/options.js";
 
-const named = (name) => ({ model: { name, remote: false }, parameters: [], accounts: false, retention_days: null });
+const GUIDE = { num_parameters: 4_300_000, max_model_len: 2048, remote: false, is_loading: false };
+const WELCOME = { good_for: "talk", examples: ["Hi!"] };
+const named = (name) => ({ model: { name, ...GUIDE }, welcome: WELCOME, parameters: [], accounts: false, retention_days: null });
 
 /** Options whose requests the test answers, in any order. */
 function current() {
@@ -44,9 +46,20 @@ test("a failure is told, unless a newer request was made", async () => {
 
 test("the user is told where the model runs", () => {
   const options = named("Guide");
-  assert.equal(introduction(options), "You are talking to Guide, which runs on this machine. Nothing you write leaves it.");
+  assert.deepEqual(introduction(options).split("\n"), [
+    "Deskmate is a chat whose model runs on this machine. Nothing you write leaves it.",
+    "You are talking to Guide, with 4.3 million parameters and a context of 2,048 tokens.",
+    "It is good for talk.",
+  ]);
   assert.match(introduction({ ...options, accounts: true }), /runs on this server\. Nothing/);
-  assert.match(introduction({ ...options, model: { name: "Far", remote: true } }), /Far, which runs on another server\. What you write is sent there\.$/);
+  const far = introduction({ ...options, model: { ...options.model, name: "Far", num_parameters: 0, remote: true }, welcome: { good_for: "", examples: [] } });
+  assert.match(far, /runs on another server\. What you write is sent there\.\n/);
+  assert.match(far, /Far, with a context of 2,048 tokens\.$/, "its size is not known");
+});
+
+test("while a model is loaded, nothing is said about its size", () => {
+  const options = named("Guide");
+  assert.doesNotMatch(introduction({ ...options, model: { ...options.model, is_loading: true } }), /Guide|parameters/);
 });
 
 test("the user is told when conversations are deleted, if they are", () => {

@@ -69,7 +69,7 @@ function page({ id = "a", typed = "Where is it?" } = {}) {
   const prepared = [];
   const host = {
     lastMessage: () => "The last message",
-    collections: () => [],
+    rests: () => "",
     notify: () => undefined,
     prepare: async (current, text, onCreated) => {
       prepared.push([current, text]);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { endingNote, hasEnded, leftOutLine, statsLine, thoughtsLabel, whyEnded } from "../../app/ui/components/chat/reply_texts.js";
+import { endingNote, hasEnded, leftOutLine, thoughtsLabel, whyEnded } from "../../app/ui/components/chat/reply_texts.js";
 
 const STATS = {
   prompt_tokens: 1200,
@@ -11,19 +11,6 @@ const STATS = {
   tokens_per_second: 24.06,
   finish_reason: "stop",
 };
-
-test("the statistics of a reply", () => {
-  assert.equal(
-    statsLine(STATS, 4096),
-    "212 tokens · first after 0.31 s · 24.1 tokens/s · 960 of 1,200 prompt tokens cached · ended by itself",
-  );
-});
-
-test("what was not measured is left out", () => {
-  assert.equal(statsLine({ ...STATS, cached_prompt_tokens: null, tokens_per_second: 0 }, null), "212 tokens · first after 0.31 s · 1,200 prompt tokens · ended by itself");
-  assert.equal(statsLine({ ...STATS, completion_tokens: 0, tokens_per_second: 0, finish_reason: "abort" }, null), "0 tokens · 960 of 1,200 prompt tokens cached · stopped");
-  assert.equal(statsLine({ prompt_tokens: 1, completion_tokens: 1 }, null), "1 token · 1 prompt token");
-});
 
 test("a reply that fills the context did not reach its maximum length", () => {
   const full = { ...STATS, finish_reason: "length", prompt_tokens: 200, completion_tokens: 56 };
@@ -75,6 +62,6 @@ test("how long the model thought", () => {
 test("how many messages the model did not get", () => {
   assert.equal(leftOutLine({}), "");
   assert.equal(leftOutLine({ omitted_messages: 0, context_length: 256 }), "");
-  assert.equal(leftOutLine({ omitted_messages: 1, context_length: 256 }), "1 earlier message no longer fits the model's 256 tokens and was left out.");
-  assert.equal(leftOutLine({ omitted_messages: 1500, has_system_prompt: true }), "1,500 earlier messages no longer fit the model's context and were left out; the system prompt was kept.");
+  assert.equal(leftOutLine({ omitted_messages: 1, context_length: 256 }), "1 earlier message was left out, so that the model's 256 tokens have room for this reply and what follows.");
+  assert.equal(leftOutLine({ omitted_messages: 1500, has_system_prompt: true }), "1,500 earlier messages were left out, so that the model's context has room for this reply and what follows; the system prompt was kept.");
 });

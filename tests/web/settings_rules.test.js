@@ -24,9 +24,10 @@ test("what is not chosen is shown as the model's default", () => {
   assert.equal(shown({ temperature: 0 }).temperature, 0, "zero is chosen");
 });
 
-test("the preset is the saved one, the default if no slider was moved, or none", () => {
+test("the preset is the saved one, the default if no slider was moved, one that fits, or custom", () => {
   assert.equal(shown({ preset: "precise", temperature: 0.2 }).preset, "precise");
-  assert.equal(shown({ temperature: 0.3 }).preset, null);
+  assert.equal(shown({ temperature: 0.3 }, { presets: PRESETS }).preset, "custom", "none fits");
+  assert.equal(shown({ temperature: 0.2 }, { presets: PRESETS }).preset, "precise", "set by hand, and fits");
   assert.equal(shown({ max_tokens: 5 }).preset, "default");
   assert.equal(shown({ temperature: 0.3 }, { preset: "precise" }).preset, "precise", "chosen, without an answer yet");
 });
@@ -115,4 +116,23 @@ test("sources are the collections' ids; a collection that is gone can still be u
   assert.deepEqual(RULES.collectionChoices(RULES.empty, usable), [["Orders", "b"]]);
   assert.deepEqual(RULES.collectionChoices(RULES.empty, []), []);
   assert.deepEqual(RULES.withParameter(chosen, "collections", null, DEFAULTS).collections, []);
+});
+
+test("what is not at its default is known, and goes back to it alone", () => {
+  const value = { ...RULES.empty, preset: "precise", temperature: 0, stop: ["END"], json_schema: "", use_tools: false };
+  const changed = ["temperature", "typical_p", "stop", "json_schema", "use_tools"].filter((name) => RULES.isChanged(value, name));
+  assert.deepEqual(changed, ["temperature", "stop", "use_tools"]);
+  const withoutStop = RULES.withDefault(value, "stop");
+  assert.deepEqual([withoutStop.stop, withoutStop.temperature, withoutStop.preset], [[], 0, "precise"]);
+  const cooler = RULES.withDefault(value, "temperature");
+  assert.deepEqual([cooler.temperature, cooler.preset, cooler.stop], [null, null, ["END"]]);
+});
+
+test("a preset of one's own sets every slider, and is found again by its values", () => {
+  const all = RULES.allPresets(PRESETS, [{ id: "7", name: "Wild", values: { temperature: 1.3 } }]);
+  assert.deepEqual(all.at(-1), { name: "own:7", title: "Wild", description: "", temperature: 1.3, typical_p: null });
+  const wild = RULES.withPreset({ ...RULES.empty, typical_p: 0.5 }, "own:7", all);
+  assert.deepEqual([wild.preset, wild.temperature, wild.typical_p], [null, 1.3, null]);
+  assert.equal(shown(wild, { presets: all }).preset, "own:7");
+  assert.equal(shown(wild, { presets: PRESETS }).preset, "custom", "deleted meanwhile");
 });

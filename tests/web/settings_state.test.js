@@ -295,3 +295,18 @@ test("a page loaded much later, or with broken storage, takes the server's setti
     assert.deepEqual([next.value.seed, next.unsaved], [3, false], text);
   }
 });
+
+test("a new chat begins with the user's own settings, which what was changed in it goes before", () => {
+  const { state, stored } = panel();
+  state.newChats = { seed: 7 };
+  state.open(null, null, 0);
+  assert.equal(state.value.seed, 7);
+  state.change(seed(8));
+  state.open("a", seed(1), 0);
+  assert.equal(state.value.seed, 1, "another chat keeps its own");
+  state.open(null, null, 0);
+  assert.equal(state.value.seed, 8);
+  stored["deskmate.new-chat-settings"] = "{";
+  state.open(null, null, 0);
+  assert.equal(state.value.seed, 7);
+});

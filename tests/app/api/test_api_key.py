@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from app.auth.policy import RULES, Access
 from app.cli.flags import read_settings
+from app.domain.accounts import Scope
 from app.error_format import is_openai_path
 from app.errors import StartupError
 from app.settings import AppSettings
@@ -46,10 +47,12 @@ SCOPED = [(method, path_of(rule)) for rule in OPENAI for method in sorted(rule.m
 
 
 async def test_every_route_that_keys_open_is_behind_the_key() -> None:
-    """Besides the page's, which need none here."""
+    """Besides the page's, which need none here, and the cases', which need accounts."""
     assert all(rule.scope is not None for rule in OPENAI)
     for rule in RULES:
-        if rule.scope is not None and rule not in OPENAI:
+        if rule.scope in (Scope.CASES_READ, Scope.CASES_WRITE):
+            assert rule.path.startswith(("/api/cases", "/api/inboxes"))
+        elif rule.scope is not None and rule not in OPENAI:
             assert rule.path == "/config" or rule.path.startswith("/gradio_api/")
 
 

@@ -51,6 +51,7 @@ async def test_each_role_sees_and_changes_what_it_may(here: Desk) -> None:
     doors: list[tuple[str, str, Any, str]] = [
         ("GET", "/api/desk", None, "agv"),
         ("GET", "/desk", None, "agv"),
+        ("GET", "/desk/cases", None, "agv"),
         ("GET", "/api/desk/usage", days(), "av"),
         ("GET", "/api/desk/usage/csv", days(), "av"),
         ("GET", "/api/desk/review", days(), "av"),

@@ -31,6 +31,7 @@ ENOUGH: dict[Access, set[UserRole | None]] = {
     Access.WRITER: {UserRole.ADMIN, UserRole.AGENT},
     Access.DESK_READER: {UserRole.ADMIN, UserRole.VIEWER},
     Access.ADMIN: {UserRole.ADMIN},
+    Access.VISITOR: set(),  # a visitor's token, which is no user's
     Access.METRICS: set(),
     Access.DENIED: set(),
 }
@@ -69,6 +70,22 @@ GRADIO_CLIENT = {
     "/gradio_api/cancel",
     "/gradio_api/reset",
 }
+#: What a program reads of a desk, and what it does there. Figures, merging, drafts, contacts' data and all that admins
+#: set up are not a key's.
+CASES_READ = {
+    "/api/inboxes",
+    "/api/cases/tags",
+    "/api/cases",
+    "/api/cases/events",
+    "/api/cases/x1",
+    "/api/cases/x1/events",
+    "/api/cases/x1/attachments/x1",
+}
+CASES_WRITE = {
+    "/api/cases",
+    "/api/cases/x1",
+    *(f"/api/cases/x1/{act}" for act in ("messages", "notes", "assign", "snooze", "resolve", "reopen")),
+}
 PUBLIC = 7  #: the one endpoint of Gradio's that keys may run
 
 
@@ -81,7 +98,10 @@ async def reached(identity: Identity | None) -> set[tuple[str, str]]:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    guard = Guard(inner, authenticator=AsTold(identity), public_endpoints=lambda: {PUBLIC})
+    async def unknown(_token: str) -> None:
+        return None
+
+    guard = Guard(inner, authenticator=AsTold(identity), find_visitor=unknown, public_endpoints=lambda: {PUBLIC})
     transport = httpx.ASGITransport(app=guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for rule, method in EVERY:
@@ -92,7 +112,7 @@ async def reached(identity: Identity | None) -> set[tuple[str, str]]:
             if answer.status_code == 204:
                 continue
             expected = 404 if rule.access is Access.DENIED else 401 if identity is None else 403
-            if rule.access is Access.METRICS:
+            if rule.access in (Access.METRICS, Access.VISITOR):
                 expected = 401
             if rule.linkable and expected == 401:
                 expected = 303
@@ -115,7 +135,8 @@ async def test_a_key_gets_to_what_it_was_made_for_and_no_further(scope: KeyScope
     to_all = {(method, path_of(rule)) for rule, method in EVERY if rule.access is Access.OPEN}
     assert await reached(identity) == opened | to_all
     beside = {path for _, path in opened if not is_openai_path(path)}
-    assert beside == (GRADIO_CLIENT if scope is KeyScope.CHAT else set())
+    expected = {KeyScope.CHAT: GRADIO_CLIENT, KeyScope.CASES_READ: CASES_READ, KeyScope.CASES_WRITE: CASES_WRITE}
+    assert beside == (expected.get(scope, set()) if scope is not None else set())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -141,6 +162,9 @@ async def test_nobody_gets_to_any_route_there_is(here: Desk) -> None:
 #: What a request must say to be understood.
 BODIES: dict[str, dict[str, Any]] = {
     "/api/messages/{message_id}/edit": {"text": "changed"},
+    "/api/messages/{message_id}/branch-at": {"index": 0, "token_id": 1},
+    "/api/messages/{message_id}/rewrite": {"text": "changed"},
+    "/api/messages/{message_id}/compare": {"variants": [{}, {"temperature": 1}]},
     "/api/messages/{message_id}/feedback": {"rating": "down"},
     "/api/conversations/{conversation_id}": {"title": "taken"},
     "/api/conversations/{conversation_id}/draft": {"text": "Where is it?"},
@@ -160,7 +184,7 @@ async def test_anothers_conversation_is_not_there(here: Desk, name: str) -> None
     sent = await owner.post("/api/turns", json={"text": "marmots alone"})
     assert sent.status_code == 201, sent.text
     ids = {key: value for key, value in sent.json().items() if key.endswith("_id") and isinstance(value, str)}
-    ids["response_id"] = stored.json()["id"]
+    ids["response_id"], ids["index"] = stored.json()["id"], "0"
     touched = 0
     for rule, method in EVERY:
         if not re.search(r"\{(turn|message|conversation|response)_id\}", rule.path) or FOR_THE_DESK.match(rule.path):

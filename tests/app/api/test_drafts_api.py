@@ -18,6 +18,7 @@ from app.domain.reply_drafts import MAX_UNUSED
 from app.store.db.desk_models import ReplyDraft
 from app.store.desk.draft_review import WITHHELD
 from app.turns.drafts import CUT_OFF, MODEL_TOO_SMALL
+from app.turns.sources import GONE
 from app.turns.written_replies import NOTHING_FOUND
 from engine import FinishReason, StructureKind
 from testing.knowledge import ScriptedSearch, passage
@@ -197,6 +198,58 @@ async def test_a_client_that_leaves_stops_the_draft_and_its_text_so_far_is_kept(
     gate.set()
 
 
+async def test_drafts_asked_for_at_once_are_drafts_of_their_own(here: Desk, search: ScriptedSearch) -> None:
+    ben, engine = here.clients["ben"], here.live.engine
+    address = await case(here)
+    gates = [asyncio.Event(), asyncio.Event()]
+    for gate in gates:
+        engine.say("It is ", "4711 [1].", gates={1: gate})
+    body = {"text": "What is it?"}
+    asked = [asyncio.create_task(ben.post(f"{address}/draft", json=body)) for _ in gates]
+    for _ in range(3000):
+        if len(await stored(here)) == len(gates):  # both are being written
+            break
+        await asyncio.sleep(0.01)
+    for gate in gates:
+        gate.set()
+    drafts = [answer.json() for answer in await asyncio.gather(*asked)]
+    assert [draft["text"] for draft in drafts] == ["It is 4711 [1]."] * 2
+    rows = await stored(here)
+    assert sorted(draft["id"] for draft in drafts) == [row.id for row in rows]
+    assert [row.text for row in rows] == ["It is 4711 [1]."] * 2
+
+
+async def test_a_case_that_the_model_cannot_read_is_refused(here: Desk, search: ScriptedSearch) -> None:
+    address, said = await case(here), "word " * 30_000
+    for body in ({"text": said}, {"text": "What?", "notes": said}, {"text": "?", "draft": said, "change": "shorter"}):
+        for stream in (False, True):
+            refused = await here.clients["ben"].post(f"{address}/draft", json={**body, "stream": stream})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "context_too_long"), refused.text
+            assert "Shorten it" in refused.json()["error"]["message"]
+    assert await stored(here) == []
+
+
+async def test_a_collection_that_goes_while_a_draft_is_written_ends_with_it(here: Desk, search: ScriptedSearch) -> None:
+    ben, engine = here.clients["ben"], here.live.engine
+    address = await case(here)
+    gate = asyncio.Event()
+    engine.say("It is ", "4711 [1].", gates={1: gate})
+    async with ben.stream("POST", f"{address}/draft", json={"text": "What is it?", "stream": True}) as answer:
+        text = ""
+        async for line in answer.aiter_lines():
+            text += f"{line}\n"
+            if "It is" in line:
+                search.members.pop("bens", None)
+                gate.set()
+    end = events_of(text)[-1]
+    assert (end[0], end[1]["citations"]) == ("end", [CITED])
+    used = {"text": "It is 4711 [1].", "used_as": "copied"}
+    assert (await ben.put(f"{address}/drafts/{end[1]['id']}", json=used)).status_code == 204
+    refused = await ben.post(f"{address}/draft", json={"text": "What is it?"})
+    assert (refused.status_code, refused.json()["error"]["message"]) == (404, GONE)
+    assert [row.final_text for row in await stored(here)] == ["It is 4711 [1]."]
+
+
 async def test_limits_on_replies_hold_for_drafts(here: Desk) -> None:
     ben = here.clients["ben"]
     address = await begin(ben)
@@ -348,5 +401,6 @@ async def test_drafts_go_with_their_conversation_and_their_user(here: Desk, sear
     assert (await ben.delete(first)).status_code == 204
     assert before - (await ben.get("/api/account/storage")).json()["used_bytes"] > len(SECRET)
     assert len(await stored(here)) == 1
+    assert (await ada.get(f"/api/desk/people/{here.ids['ben']}/data")).json()["drafts"] == 1
     assert (await ada.delete(f"/api/desk/people/{here.ids['ben']}")).status_code in (200, 204)
     assert await stored(here) == []

@@ -123,7 +123,7 @@ async def test_a_reply_cut_off_for_another_model_is_interrupted_with_the_reason(
         return found
 
     services = live.app.state.services
-    await eventually(lambda: not services.turns._live)
+    await eventually(lambda: not services.turns._live.by_id)
     reply = await message()
     assert (reply["status"], reply["content"], reply["error"]) == ("interrupted", "So ", "Another model was loaded.")
 

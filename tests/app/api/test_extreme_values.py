@@ -198,6 +198,7 @@ async def hold(folder: Path, extremes: dict[str, str]) -> None:
         assert engine.stats().requests_finished["error"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_the_worst_values_disturb_nobody(tmp_path: Path) -> None:
     await hold(tmp_path, {name: EXTREMES[name] for name in SHORT})

@@ -279,6 +279,7 @@ async def test_a_chat_takes_no_collection_that_its_user_may_not_use(here: Desk) 
             said.append(answer.json()["error"]["message"])
         refusals.append(tuple(said))
     assert len(set(refusals)) == 1  # no door says whether there is such a collection
+    assert len(set(refusals[0])) == 1  # and all say the same
     after = (await gus.get(address)).json()
     assert (after["settings"], after["title"]) == (before, "Hello")
     assert len((await gus.get("/api/conversations")).json()["items"]) == 1

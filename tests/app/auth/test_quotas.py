@@ -150,3 +150,27 @@ async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
         for _ in range(3):
             assert (await send(http)).status_code == 201
         await ended(laptop)
+
+
+async def test_each_reply_of_a_comparison_counts_and_all_are_refused_where_one_too_many(tmp_path: Path) -> None:
+    three = {"text": "hi", "variants": [{}, {"temperature": 0.5}, {"temperature": 1}]}
+    two = three | {"variants": three["variants"][1:]}
+    async with desk(tmp_path, gradio=False, messages_per_minute=3, concurrent_replies=2) as here:
+        ben = await here.add("ben", UserRole.AGENT)
+        answer = await ben.post("/api/comparisons", json=three)
+        assert answer.status_code == 422
+        assert "3 replies at a time; your limit is 2" in answer.json()["error"]["message"]
+        assert (await ben.get("/api/conversations")).json()["items"] == []
+        assert (await ben.post("/api/comparisons", json=two)).status_code == 201
+        await ended(here)
+        assert "too many messages in a minute" in refused(await ben.post("/api/comparisons", json=two))
+        assert (await send(ben)).status_code == 201  # the third; what was refused does not count
+        await ended(here)
+    async with desk(tmp_path / "slow", gradio=False, messages_per_minute=2, concurrent_replies=None) as here:
+        ben = await here.add("ben", UserRole.AGENT)
+        answer = await ben.post("/api/comparisons", json=three)
+        assert answer.status_code == 422
+        assert "counts as 3 messages; your limit is 2 a minute" in answer.json()["error"]["message"]
+        wrong: object
+        for wrong in ([{}], [{}] * 5, None):
+            assert (await ben.post("/api/comparisons", json=three | {"variants": wrong})).status_code == 422

@@ -342,7 +342,12 @@ def test_a_signal_while_the_model_loads_ends_at_once(tmp_path: Path, sent: signa
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "serve --help", "doctor", "db upgrade", "db check", "db backup", "user list", "export --to -"]
+    "command",
+    [
+        *("--help", "user list"),
+        *(pytest.param(command, marks=pytest.mark.full) for command in ("serve --help", "doctor", "db upgrade")),
+        *(pytest.param(command, marks=pytest.mark.full) for command in ("db check", "db backup", "export --to -")),
+    ],
 )
 def test_commands_import_no_model_code_and_no_page(tmp_path: Path, command: str) -> None:
     """PyTorch, transformers and Gradio take seconds to import, and only ``serve`` needs them."""

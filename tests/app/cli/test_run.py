@@ -204,6 +204,7 @@ def test_one_run_at_a_time_writes_a_file(files: Files, capsys: pytest.CaptureFix
     assert files.run() == 0
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # on a busy machine, importing PyTorch alone takes half a minute
 def test_ctrl_c_keeps_every_complete_reply(tmp_path: Path) -> None:

@@ -87,7 +87,10 @@ def test_somebody_is_deleted_once_it_was_said_what_goes(run: Run, tmp_path: Path
     taken_in.write_bytes(document(talk("1", message("2", content="Ben's"))))
     assert run("import", str(taken_in), "--user", "ben")[0] == 0
 
-    rest = "0 replies, 0 ratings, 0 stored responses, 0 API keys, 0 sessions"
+    rest = (
+        "0 replies, 0 ratings, 0 stored responses, 0 drafts, 0 proposed articles, 0 marked questions, 0 API keys, "
+        "0 sessions"
+    )
     goes = f"Deleting ben deletes the account and 1 conversation, 1 message, {rest}.\n"
     assert run("user", "delete", "ben", "--preview") == (0, goes)
     status, said = run("user", "delete", "ben")

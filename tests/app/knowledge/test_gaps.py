@@ -173,7 +173,7 @@ async def test_a_group_that_is_done_returns_with_the_next_question(services: Ser
 async def test_gaps_go_with_their_messages_conversations_and_users(
     services: Services, stranger: str, search: ScriptedSearch
 ) -> None:
-    search._members["ours"].add(stranger)
+    search.members["ours"].add(stranger)
     first, second = await ask(services, "first"), await ask(services, "second")
     await ask(services, "theirs", stranger)
     deletion = await services.deletions.delete(ME, first.user_message_id)
@@ -198,7 +198,7 @@ async def test_a_reviewer_sees_gaps_of_collections_that_they_may_use(
     shared = (await collections.create(admin, "Shared", everyone=True)).id
     secret = (await collections.create(admin, "Secret")).id
     gone = new_id()
-    search._members |= {shared: {ME}, secret: {ME}, gone: {ME}}
+    search.members |= {shared: {ME}, secret: {ME}, gone: {ME}}
     for text, chosen in (("open", (shared,)), ("both", (shared, secret)), ("secret", (secret,)), ("gone", (gone,))):
         await ask(services, text, collections=chosen)
     assert {question for question, _ in await listed(services, admin)} == {"open", "both", "secret", "gone"}

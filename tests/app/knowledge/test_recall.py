@@ -1,6 +1,7 @@
 """How well words find the answers in the project's own documents, and refuse what is in none of them.
 
-The bounds are somewhat below what was measured. ``docs/knowledge.md`` has the figures, also those by meaning.
+The bounds are two questions below what was measured. ``docs/knowledge.md`` has the figures, also those by meaning. An
+answer on a page that is newer than the labels counts as none.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def scores_of(search: ChunkSearch, half: str) -> Scores:
 
 async def test_words_find_answers_and_refuse_what_no_document_has(search: ChunkSearch) -> None:
     tuning, held_out = await scores_of(search, "tuning"), await scores_of(search, "held-out")
-    assert (tuning.recall_at_3 >= 0.70, held_out.recall_at_3 >= 0.52) == (True, True), (tuning, held_out)
+    assert (tuning.recall_at_3 >= 0.68, held_out.recall_at_3 >= 0.46) == (True, True), (tuning, held_out)
     threshold = AppSettings().knowledge_min_score
     refused = {}
     tuned = read_questions((HERE / "questions.jsonl").read_text(encoding="utf-8"), half="tuning")

@@ -285,6 +285,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         finally:
             await reader.close()
 
+    two = (ChatSettings(), ChatSettings(temperature=1.0))
     attempts: dict[str, Callable[[], Awaitable[object]]] = {
         "conversations.get": lambda: conversations.get(stranger, ref.conversation_id),
         "conversations.get_message": lambda: conversations.get_message(stranger, ref.message_id),
@@ -299,10 +300,18 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         "conversations.set_tags": lambda: conversations.set_tags(stranger, ref.conversation_id, ["mine"]),
         "conversations.get at a message": lambda: conversations.get(stranger, done_id, at=done.id),
         "deletions.delete": lambda: deletions.delete(stranger, done.id),
+        "conversations.move": lambda: conversations.move(stranger, ref.conversation_id, None),
+        "deletions.delete_conversations": lambda: deletions.delete_conversations(stranger, [ref.conversation_id]),
         "deletions.undo": lambda: deletions.undo(stranger, deleted.deletion_id),
         "turns.edit": lambda: turns.edit(stranger, done.parent_id or "", text="hi"),
         "turns.resume": lambda: turns.resume(stranger, done.id),
         "turns.decide": lambda: turns.decide(stranger, done.id, ToolDecision(frozenset("x"), frozenset())),
+        "turns.branch_at": lambda: turns.branch_at(stranger, done.id, index=0, token_id=5),
+        "conversations.versions": lambda: conversations.versions(stranger, done.id),
+        "turns.rewrite": lambda: turns.rewrite(stranger, done.id, text="hi"),
+        "turns.resume_as_version": lambda: turns.resume_as_version(stranger, done.id),
+        "turns.compare": lambda: turns.compare(stranger, two, text="hi", conversation_id=done_id),
+        "turns.compare_again": lambda: turns.compare_again(stranger, done.id, two),
         "turns.regenerate": lambda: turns.regenerate(stranger, done.id),
         "turns.start": lambda: turns.start(stranger, text="hi", conversation_id=done_id),
         "turns.events": lambda: read(ref.turn_id),
@@ -325,6 +334,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         "conversations.tags",
         "conversations.set_generated_title",
         "deletions.purge",
+        "turns.leave_conversations",  # those that a deletion of one's own returned
         "turns.close",
         "turns.running_turn_ids",  # for the sweeper, which takes nobody's
         "turns.count_running",  # counts one's own

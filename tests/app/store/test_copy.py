@@ -20,8 +20,22 @@ from sqlalchemy.orm import Session
 from app.cli import main
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.errors import MaintenanceError, StartupError
+from app.store.db.case_models import (
+    CaseAttachment,
+    CaseEvent,
+    Contact,
+    Inbox,
+    InboxMember,
+    ReplyMail,
+    Satisfaction,
+    SupportCase,
+    VisitorToken,
+    Webhook,
+    WebhookDelivery,
+)
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, ReplyDraft, Review, TemplateVersion
+from app.store.db.identity_models import ExternalIdentity
 from app.store.db.knowledge_models import (
     KNOWLEDGE_COLLECTION_ID,
     Article,
@@ -40,9 +54,11 @@ from app.store.db.models import (
     Base,
     Conversation,
     ConversationTag,
+    Folder,
     Invitation,
     LoginSession,
     Message,
+    SavedPreset,
     SearchEntry,
     TokenUse,
     Turn,
@@ -59,14 +75,32 @@ from testing.knowledge import passage
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
+CASES = (Inbox, InboxMember, Contact, VisitorToken, Webhook, WebhookDelivery)
 KNOWLEDGE = (Collection, CollectionMember, Article, Question, Document, DocumentVersion, Chunk)
 NO_CONVERSATIONS = (
-    *(Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion, StoredResponse),
+    *(
+        Account,
+        LoginSession,
+        Invitation,
+        ApiKey,
+        TokenUse,
+        AuditEvent,
+        TemplateVersion,
+        StoredResponse,
+        ExternalIdentity,
+        SavedPreset,
+        Folder,
+    ),
     *KNOWLEDGE,
+    *CASES,
 )
-TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review, Gap, ReplyDraft)
+TABLES = (
+    *(*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review, Gap, ReplyDraft),
+    *(SupportCase, CaseEvent, Satisfaction, CaseAttachment, ReplyMail),
+)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
+CASE_NUMBER = 2
 
 
 @dataclass
@@ -113,6 +147,8 @@ def fill(url: str, conversations: int = CONVERSATIONS) -> None:
         session.add(Account(id=other, name="Söme öne élse", role="viewer", password_hash="$argon2", created_at=BEGIN))
         session.flush()
         _add_people(session, other)
+        if conversations:
+            _add_cases(session, other)
         for number in range(conversations):
             now = BEGIN + timedelta(minutes=number)
             conversation = Conversation(
@@ -157,6 +193,10 @@ def _add_people(session: Session, user_id: str) -> None:
     session.add(
         ApiKey(id=new_id(), user_id=user_id, name="é", token_hash="c", beginning="dm_", scopes="chat", **moments)
     )
+    values = {"temperature": 0.1 + 0.2, "top_k": 0}
+    session.add(Folder(id=new_id(), user_id=user_id, name="wärmer", created_at=BEGIN))
+    session.add(SavedPreset(id=new_id(), user_id=user_id, name="wärmer", settings=values, created_at=BEGIN))
+    session.add(ExternalIdentity(issuer="https://é", subject="1", user_id=user_id, label="ü", created_at=BEGIN))
     for number in range(4):
         response = StoredResponse(
             id=new_id(), user_id=user_id, thread_id=new_id(), previous_id=new_id() if number else None, created_at=BEGIN
@@ -255,6 +295,142 @@ def _add_knowledge(session: Session, user_id: str) -> None:
         )
 
 
+def _add_cases(session: Session, user_id: str) -> None:
+    """An inbox with all that it can hold, and two cases, one part of the other, which is copied later."""
+    owner, inbox_id, contact_id = new_id(), new_id(), new_id()
+    session.add(Account(id=owner, name=f"inbox {inbox_id}", kind="inbox", created_at=BEGIN))
+    session.flush()
+    session.add(
+        Inbox(
+            id=inbox_id,
+            user_id=owner,
+            name="Größen",
+            kind="widget",
+            token="t",
+            secret="s",
+            previous_secret="p",
+            previous_secret_until=BEGIN,
+            allowed_origins=["https://shop.example"],
+            time_zone="Europe/Berlin",
+            opening_hours=[{"day": 0, "from": "09:00", "to": "17:00"}],
+            greeting="Grüß Gott 🙂",
+            collections=[KNOWLEDGE_COLLECTION_ID],
+            bot=True,
+            created_at=BEGIN,
+        )
+    )
+    session.flush()
+    session.add(InboxMember(inbox_id=inbox_id, user_id=user_id))
+    moments = {"created_at": BEGIN, "last_seen_at": BEGIN + timedelta(days=1)}
+    session.add(Contact(id=contact_id, inbox_id=inbox_id, verified=True, external_id="é", name="Jürgen", **moments))
+    session.add(
+        Webhook(id=(webhook := new_id()), url="https://x", secret="s", events=["é"], enabled=True, created_at=BEGIN)
+    )
+    session.flush()
+    session.add(VisitorToken(token_hash="h", contact_id=contact_id, expires_at=BEGIN, **moments))
+    session.add(
+        WebhookDelivery(
+            id=new_id(),
+            webhook_id=webhook,
+            event_id=new_id(),
+            event="case.created",
+            case_id=new_id(),
+            payload={"text": "ü 🙂", "one": 1.0},
+            status="pending",
+            attempts=2,
+            next_attempt_at=BEGIN,
+            created_at=BEGIN,
+        )
+    )
+    first, second = new_id(), new_id()
+    for id in (first, second):
+        _add_case(session, id, owner, inbox_id, contact_id, user_id, second if id == first else None)
+
+
+def _add_case(
+    session: Session, id: str, owner: str, inbox_id: str, contact_id: str, user_id: str, merged_into: str | None
+) -> None:
+    moments = {"created_at": BEGIN, "updated_at": BEGIN}
+    session.add(Conversation(id=id, user_id=owner, title="é", settings={}, indexed=True, **moments))
+    session.flush()
+    message = Message(
+        id=new_id(),
+        conversation_id=id,
+        role="user",
+        status="complete",
+        content="Größe?",
+        position=0,
+        created_at=BEGIN,
+        author_kind="contact",
+        author_id=contact_id,
+        client_id="é",
+    )
+    session.add(message)
+    session.flush()
+    session.get_one(Conversation, id).tip_message_id = message.id
+    session.add(
+        SupportCase(
+            id=id,
+            inbox_id=inbox_id,
+            contact_id=contact_id,
+            status="resolved",
+            priority="high",
+            assignee_id=user_id,
+            subject="é",
+            preview="Größe?",
+            epoch=3,
+            revision=4,
+            bot_from=0,
+            handed_off_at=BEGIN,
+            first_reply_at=BEGIN,
+            resolved_at=BEGIN,
+            merged_into=merged_into,
+            **moments,
+        )
+    )
+    session.flush()
+    for sequence in (1, 2):
+        session.add(
+            CaseEvent(
+                id=new_id(),
+                case_id=id,
+                sequence=sequence,
+                inbox_id=inbox_id,
+                kind="created",
+                actor_kind="contact",
+                actor_id=contact_id,
+                details={"bot": True, "waited_s": 1.0},
+                at=BEGIN,
+            )
+        )
+    session.add(Satisfaction(case_id=id, score=5, comment="Grüße 🙂", **moments))
+    session.add(
+        ReplyMail(
+            message_id=message.id,
+            case_id=id,
+            mail_id=new_id(),
+            status="pending",
+            attempts=1,
+            next_attempt_at=BEGIN,
+            error="Größe",
+            created_at=BEGIN,
+        )
+    )
+    session.add(
+        CaseAttachment(
+            id=new_id(),
+            contact_id=contact_id,
+            case_id=id,
+            message_id=message.id,
+            name="größe.png",
+            type="image/png",
+            size=2,
+            content=b"\0\xff",
+            created_at=BEGIN,
+        )
+    )
+
+
 def _words(connection: sa.Connection, word: str) -> Any:
     return word if connection.dialect.name == "sqlite" else sa.func.to_tsvector("simple", word)
 
@@ -305,6 +481,9 @@ def _add_message(
                 ttft_ms=0.1 + 0.2,
                 itl_ms=1e-300,
                 tokens_per_second=1 / 3,
+                queue_ms=1e-3,
+                delivery_ms=0.7,
+                draft_tokens=position,
             )
         )
     if reply and position % 4 == 1:
@@ -435,9 +614,9 @@ copy.copy_history(sys.argv[1], sys.argv[2], lambda stage, share: None)
 @pytest.mark.parametrize(
     ("rows", "begun"),
     [
-        (40, True),
+        (60, True),
         *(pytest.param(rows, False, marks=pytest.mark.full) for rows in (1, 12)),  # among the people
-        *(pytest.param(rows, True, marks=pytest.mark.full) for rows in (55, 80, 120)),
+        *(pytest.param(rows, True, marks=pytest.mark.full) for rows in (65, 80, 120)),
     ],
 )
 def test_a_copy_that_is_killed_goes_on(source: str, targets: Databases, rows: int, begun: bool) -> None:
@@ -499,6 +678,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_comparison_sees_every_change(source: str, tmp_path: Path, spoiled: list[str]) -> None:
     for number, (table, what, statement) in enumerate(CHANGES):
         spoiled[:] = [statement]
@@ -623,8 +803,8 @@ def test_the_command(source: str, postgres: PostgresServer, tmp_path: Path, caps
         main.main(["db", "copy", "--data-dir", str(tmp_path), "--to", to])
     assert not ended.value.code
     shown = capsys.readouterr()
-    assert f"{CONVERSATIONS} conversations" in shown.out
-    assert "2 accounts" in shown.out
+    assert f"{CONVERSATIONS + CASE_NUMBER} conversations" in shown.out
+    assert "3 accounts" in shown.out  # one of them is an inbox's
     assert "row by row" in shown.out
     assert str(url.database) in shown.out
     for wrong in (to, to.replace(str(url.database), "no_such_database"), "mysql://root:very-secret@host/x", "nonsense"):

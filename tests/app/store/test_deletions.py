@@ -41,7 +41,7 @@ async def test_a_message_goes_with_what_follows_it_and_comes_back(services: Serv
             await services.conversations.show(ME, gone)
     with pytest.raises(NotFound):
         await services.turns.start(ME, text="hi", conversation_id=conversation_id, parent_id=message_ids[3])
-    assert await services.deletions.undo(ME, deletion.deletion_id) == conversation_id
+    assert await services.deletions.undo(ME, deletion.deletion_id) == (conversation_id,)
     assert await services.conversations.get(ME, conversation_id) == before
     with pytest.raises(NotFound, match="undone"):
         await services.deletions.undo(ME, deletion.deletion_id)
@@ -174,3 +174,40 @@ def test_ids_tell_when_they_were_made() -> None:
     made = new_id()
     after = first_id_of(datetime.now(UTC) + timedelta(milliseconds=2))
     assert before <= made < after
+
+
+async def test_a_reply_in_a_deleted_chat_stops_and_its_text_so_far_comes_back(
+    services: Services, engine: FakeEngine
+) -> None:
+    hold = asyncio.Event()
+    engine.say("one two three", gates={1: hold})
+    ref = await services.turns.start(ME, text="question")
+    events = services.turns.events(ME, ref.turn_id)
+    await anext(events)
+    deletion = await services.chats.delete_conversations(ME, [ref.conversation_id])
+    async for _ in events:  # it ends, though its model is held
+        pass
+    with pytest.raises(NotFound):
+        await services.turns.start(ME, text="more", conversation_id=ref.conversation_id)
+    with pytest.raises(NotFound):
+        await services.turns.snapshot(ME, ref.turn_id)
+    assert deletion.deletion_id is not None
+    await services.deletions.undo(ME, deletion.deletion_id)
+    reply = (await services.conversations.get(ME, ref.conversation_id)).messages[-1]
+    assert reply.status == "stopped"
+    assert "one two three".startswith(reply.content)
+
+
+async def test_deleted_chats_go_for_good_after_their_time_and_no_others(services: Services) -> None:
+    gone, kept = await chat(services, "gone"), await chat(services, "kept")
+    deletion = await services.chats.delete_conversations(ME, [gone])
+    assert deletion.deletion_id is not None
+    now = datetime.now(UTC)
+    await services.deletions.purge(now - timedelta(hours=1))
+    await services.deletions.undo(ME, deletion.deletion_id)
+    deletion = await services.chats.delete_conversations(ME, [gone])
+    assert await services.deletions.purge(now + timedelta(minutes=1)) == 1
+    assert deletion.deletion_id is not None
+    with pytest.raises(NotFound, match="undone"):
+        await services.deletions.undo(ME, deletion.deletion_id)
+    assert [item.id for item in (await services.conversations.list(ME)).items] == [kept]

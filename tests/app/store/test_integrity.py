@@ -64,6 +64,36 @@ def test_damage_of_documents_is_seen(
         assert [sentence.partition(" (")[0] for sentence in broken_rules(connection)] == [f"{said} that is searched"]
 
 
+AGENTS_WORD = """INSERT INTO message (id, conversation_id, parent_id, role, status, content, position, created_at,
+    author_kind) SELECT 'x' || substr(id, 2), conversation_id, id, 'assistant', 'complete', 'y', position + 1,
+    created_at, 'agent'
+    FROM message WHERE author_kind = 'contact'"""
+BOTS_WORD = AGENTS_WORD.replace("'x'", "'y'").replace("'agent'", "'bot'").replace("'contact'", "'agent'")
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            f"UPDATE conversation SET user_id = '{LOCAL_USER_ID}'",
+            "2 of the cases have another conversation than their inbox's",
+        ),
+        ("DELETE FROM support_case", "2 of the conversations of inboxes have no case"),
+        ("UPDATE support_case SET status = 'open'", "2 of the cases have times that are not those of their status"),
+        ("DELETE FROM case_event WHERE sequence = 1", "2 of the cases lack some of their events"),
+        ("DELETE FROM case_event", "2 of the cases lack some of their events"),
+        (BOTS_WORD, "2 of the bot's messages follow a person's"),
+    ],
+)
+def test_damage_of_cases_is_seen(database_url: str | None, settings: AppSettings, statement: str, said: str) -> None:
+    fill(settings.resolved_database_url, conversations=1)
+    with connected(settings.resolved_database_url) as connection:
+        connection.execute(sa.text(AGENTS_WORD))
+        assert broken_rules(connection) == []
+        connection.execute(sa.text(statement))
+        assert [sentence.partition(" (")[0] for sentence in broken_rules(connection)] == [said]
+
+
 @pytest.fixture
 def url(database_url: str | None, settings: AppSettings) -> str:
     url = settings.resolved_database_url

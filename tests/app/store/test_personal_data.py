@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from app.auth.client_address import TrustedProxies
@@ -24,8 +27,10 @@ from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.api_keys import ApiKeys
 from app.store.accounts.invitations import Invitations
 from app.store.accounts.login_sessions import LoginSessions
-from app.store.accounts.personal_data import UserDataRecords
+from app.store.accounts.personal_data import DeletionPreview, UserDataRecords
 from app.store.accounts.token_use import TokenUsageRecords
+from app.store.db.desk_models import ReplyDraft
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Article, Question
 from app.store.db.models import Conversation, LoginSession
 
 HOUR = timedelta(hours=1)
@@ -212,3 +217,30 @@ async def test_whose_data_is_asked_for_is_found_as_at_signing_in(services: Servi
     made = await use(invitations, "a", "strasse")
     for spelt in ("STRAẞE", " strasse\0"):
         assert await UserDataRecords(services.database).find(spelt) == await accounts.id_of(spelt) == made.id
+
+
+async def test_drafts_articles_and_questions_are_counted_and_go(services: Services, stranger: str) -> None:
+    """Of accounts, and of the local user, whose row stays."""
+    now, erasure = datetime.now(UTC), services.desk.erasure
+
+    def add_all(rows: Iterable[object], session: Session) -> None:
+        session.add_all(rows)
+
+    def counts(data: DeletionPreview) -> tuple[int, int, int]:
+        return data.drafts, data.articles, data.marked_questions
+
+    for user_id, drafts, articles, questions in ((stranger, 1, 2, 3), (LOCAL_USER_ID, 3, 1, 2)):
+        chat = Conversation(id=new_id(), user_id=user_id, title="t", settings={}, created_at=now, updated_at=now)
+        shared = {"collection_id": KNOWLEDGE_COLLECTION_ID, "author_id": user_id, "created_at": now}
+        draft = {"conversation_id": chat.id, "message": "m", "model": "m", "text": "t", "created_at": now}
+        of_user: list[ReplyDraft | Article | Question] = [
+            *(ReplyDraft(id=new_id(), **draft) for _ in range(drafts)),
+            *(Article(id=new_id(), title="t", body="b", updated_at=now, **shared) for _ in range(articles)),
+            *(Question(id=new_id(), question="q", answer="a", document="d", **shared) for _ in range(questions)),
+        ]
+        for rows in ([chat], of_user):
+            await services.database.write(partial(add_all, rows))
+    assert counts(await erasure.preview(stranger)) == (1, 2, 3)
+    assert counts(await erasure.erase(None, LOCAL_USER_ID)) == (3, 1, 2)
+    assert counts(await erasure.preview(LOCAL_USER_ID)) == (0, 0, 0)
+    assert counts(await erasure.erase(None, stranger)) == (1, 2, 3)

@@ -91,7 +91,7 @@ async def test_what_is_stored_is_counted_through_all_that_happens_to_it(
 
 async def _ended(services: Services) -> None:
     while services.turns.running_turn_ids():
-        await asyncio.gather(*services.turns._tasks, return_exceptions=True)
+        await asyncio.gather(*services.turns._live.tasks, return_exceptions=True)
 
 
 async def test_counting_reads_no_text(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ async def test_branches_of_a_temporary_chat_count_against_what_temporary_chats_m
     chats = await services.temporary.begin(ME)
     sent = await chats.turns.start(ME, text="x" * 5000)
     while chats.turns.running_turn_ids():
-        await asyncio.gather(*chats.turns._tasks, return_exceptions=True)
+        await asyncio.gather(*chats.turns._live.tasks, return_exceptions=True)
     await chats.conversations.branch(ME, sent.message_id)
     with pytest.raises(LimitReached, match="temporary chats would hold"):
         await chats.conversations.branch(ME, sent.message_id)

@@ -94,6 +94,7 @@ async def test_what_another_process_refuses_is_said_in_its_words(data: bytes, ki
         await read(data, max_bytes=4000)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_memory_that_a_file_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a small file that is a hundred times as large in memory."""

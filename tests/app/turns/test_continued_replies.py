@@ -117,7 +117,7 @@ async def test_after_a_crash_it_is_swept_with_all_it_had(services: Services, eng
     engine.say(" three", " four", gates={1: gate})
     await services.turns.resume(ME, ref.message_id)
 
-    live = services.turns._live[ref.turn_id]
+    live = services.turns._live.by_id[ref.turn_id]
     await eventually(lambda: live._checkpoints.saved_chars == len("one two three"))
 
     # Another process finds the row as a dead one left it.

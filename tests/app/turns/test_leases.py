@@ -108,7 +108,7 @@ async def test_a_live_reply_is_never_taken_and_a_dead_ones_soon(start: Start) ->
     assert (await b.turn(ref.turn_id)).status == "running"
 
     reader = asyncio.create_task(b.read(ref.turn_id))
-    live = a.services.turns._live[ref.turn_id]
+    live = a.services.turns._live.by_id[ref.turn_id]
     assert live._task is not None
     live._task.cancel()
     assert (end_of(await reader).status, end_of(await reader).error) == (MessageStatus.INTERRUPTED, SWEPT)

@@ -221,7 +221,7 @@ async def test_a_conversation_deleted_as_its_reply_ends_is_not_kept(
     async def finish_then_delete(user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         is_saved = await finish(user_id, turn_id, outcome)
         deletions.append(asyncio.create_task(turns.delete_conversation(ME, ref.conversation_id)))
-        await eventually(lambda: turns._live[turn_id]._deleted)
+        await eventually(lambda: turns._live.by_id[turn_id]._deleted)
         return is_saved
 
     monkeypatch.setattr(turns._records, "finish", finish_then_delete)

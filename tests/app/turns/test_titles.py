@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 from unittest.mock import AsyncMock
 
+from app.domain.attached_files import file_block
 from app.turns.titles import Titles
 from engine import Caller, Engine, EngineSettings, SamplingParams
+from testing.fake_engine import FakeEngine
 from testing.models import make_model
 
 
@@ -33,3 +35,15 @@ async def test_a_title_takes_no_seat_of_another_users_second_reply(tmp_path: Pat
         await asyncio.gather(*titles._tasks)
         assert engine.stats().num_preemptions == 0
         assert sum(engine.stats().requests_finished.values()) == 3
+
+
+async def test_a_mail_in_a_file_is_no_title_but_one_in_the_message_is() -> None:
+    mail = "From: Eva\nSubject: Where is my parcel?\n\nIt has not come."
+    engine, conversations = FakeEngine(), AsyncMock()
+    titles = Titles(engine, conversations)
+    titles.generate("ann", "mail", mail, "Tomorrow.")
+    assert not titles._tasks
+    engine.say("A Lost Parcel")
+    titles.generate("ann", "file", f"Sum it up.\n\n{file_block('a.eml', 60, 15, mail)}", "A parcel is lost.")
+    await asyncio.gather(*titles._tasks)
+    conversations.set_generated_title.assert_awaited_once_with("ann", "file", "A Lost Parcel")

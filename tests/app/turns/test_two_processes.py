@@ -172,7 +172,7 @@ async def test_a_stop_that_nobody_answers_says_so_and_stays(start: Start, monkey
 
 async def die(process: Process, ref: TurnRef) -> None:
     """Let the process write no more of a reply, as if it were dead."""
-    live = process.services.turns._live[ref.turn_id]
+    live = process.services.turns._live.by_id[ref.turn_id]
     assert live._task is not None
     live._task.cancel()
     with suppress(asyncio.CancelledError):

@@ -56,7 +56,7 @@ async def newest(live: RunningApp) -> str:
 
 def readers(live: RunningApp) -> int:
     """How many read the replies that are being written."""
-    return sum(len(one.buffer._readers) for one in live.app.state.services.turns._live.values())
+    return sum(len(one.buffer._readers) for one in live.app.state.services.turns._live.by_id.values())
 
 
 async def test_the_reply_comes_while_it_is_written(live: RunningApp, client: Client) -> None:
@@ -143,7 +143,7 @@ async def test_a_job_that_is_cancelled_leaves_its_reply_alone(live: RunningApp, 
     gate.set()
     await eventually(lambda: live.engine.running == 0)
     assert live.engine.aborted == 0
-    await eventually(lambda: not live.app.state.services.turns._live)
+    await eventually(lambda: not live.app.state.services.turns._live.by_id)
     assert await shown(live, conversation) == [("complete", "hello"), ("complete", "begun ended")]
     assert await predict(client, "still there?") == "Hello, world."
 
@@ -158,7 +158,7 @@ async def test_a_program_that_is_killed_leaves_its_reply_alone(live: RunningApp)
             if message["msg"] == "process_generating":
                 break
     gate.set()
-    await eventually(lambda: not live.app.state.services.turns._live)
+    await eventually(lambda: not live.app.state.services.turns._live.by_id)
     assert await shown(live, await newest(live)) == [("complete", "hello"), ("complete", "begun more ended")]
     await eventually(lambda: not any(page_of(live)._queue.active_jobs))
 
@@ -237,7 +237,7 @@ async def test_a_conversation_that_is_deleted_ends_the_call(live: RunningApp, cl
     job = client.submit("hello", api_name="/chat")
     assert await next_of(job) == "begun "
     services, conversation = live.app.state.services, await newest(live)
-    user_id = next(iter(services.turns._live.values())).user_id
+    user_id = next(iter(services.turns._live.by_id.values())).user_id
     await services.turns.delete_conversation(user_id, conversation)
     assert await result_of(job) == "begun "  # as for the page: its reply was stopped
     assert live.engine.running == 0

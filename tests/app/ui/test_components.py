@@ -132,6 +132,7 @@ def test_files_are_loaded_from_where_the_page_serves_them() -> None:
     assert "/elsewhere" not in Chat().js_on_load
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_importing_a_component_loads_no_model_library_and_writes_no_stub() -> None:
     """In a process of its own, where Gradio is imported first, as an app does."""

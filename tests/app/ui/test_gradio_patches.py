@@ -95,6 +95,7 @@ def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_switched_off_they_change_nothing_and_say_nothing(warnings: list[str]) -> None:
     """It takes a process of its own: here all of them are on."""
     script = """
@@ -124,6 +125,7 @@ assert not {"start_processing", "start_progress_updates", "push", "close"} & {*v
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_gradios_sources_are_not_read_for_type_stubs() -> None:
     """It takes a process of its own: here Gradio is imported already."""
     page = "import ast; del ast.get_source_segment; import app.ui.page"

@@ -24,6 +24,7 @@ from app.cli.flags import read_settings, warn_of_lost_settings
 from app.domain.ids import new_id
 from app.settings import AppSettings
 from app.store.db.database import postgres_engine, sqlite_engine
+from app.store.maintenance.integrity import broken_rules
 from app.store.maintenance.migrate import alembic_config, sqlite_file
 from engine import EngineSettings
 from testing.databases import PostgresServer, postgres_programs
@@ -75,11 +76,12 @@ class Installation:
         engine.dispose()
 
     def revisit(self) -> None:
-        """The users visit the desk with the version that wrote the fixture: their sessions last from now on, and what
-        they deleted can be undone."""
+        """The users visit the desk with the version that wrote the fixture: their sessions last from now on, those of
+        its visitors too, and what they deleted can be undone."""
         later = datetime.now(UTC) + timedelta(days=1)
         with self.connected() as connection:
-            connection.execute(sa.text("UPDATE login_session SET expires_at = :later"), {"later": f"{later:%F %T}"})
+            for table in {"login_session", "visitor_token"} & set(sa.inspect(connection).get_table_names()):
+                connection.execute(sa.text(f"UPDATE {table} SET expires_at = :later"), {"later": f"{later:%F %T}"})
             deletions = connection.scalars(sa.text("SELECT DISTINCT deletion FROM message WHERE deletion IS NOT NULL"))
             for old in deletions.all():
                 connection.execute(
@@ -222,6 +224,41 @@ async def test_old_conversations_go_on(installation: Installation) -> None:
         assert sorted(prompts) == ["Be brief.", "You answer for Straße & Söhne. Edition 2."]
         hits = (await http.get("/api/conversations", params={"query": "parcel"})).json()["items"]
         assert [hit["title"] for hit in hits] == ["Late parcel 📦"]
+
+
+async def test_old_visitors_and_cases_go_on(installation: Installation) -> None:
+    """Visitors read their talks by their old tokens, and write; agents reply; webhooks are told."""
+    record = installation.record
+    if not record.visitors:
+        pytest.skip("This version had no cases yet.")
+    cases = {one["case"]["id"]: one for one in record.views[record.user("admin").name]["support desk"]["cases"]}
+    assert set(record.visitors) == set(cases)
+    assert {one["case"]["status"] for one in cases.values()} == {"open", "resolved"}
+    admin, agent = record.user("admin"), record.user("agent")
+    async with installation.served() as url, browser(url, admin) as ada, browser(url, agent) as gus:
+        [webhook] = (await ada.get("/api/webhooks")).json()["webhooks"]
+        assert (await ada.patch(f"/api/webhooks/{webhook['id']}", json={"enabled": True})).status_code == 200
+        for case_id, token in record.visitors.items():
+            async with browser(url, Authorization=f"Bearer {token}") as http:
+                said = [one["text"] for one in cases[case_id]["messages"] if not one["internal"] and one["text"]]
+                if cases[case_id]["case"]["status"] == "open":  # a resolved one is followed by another after a while
+                    talk = (await http.get("/api/widget/transcript")).text
+                    assert [text for text in said if text not in talk] == []
+                    again = {"text": said[0], "client_id": "fixture-0"}
+                    sent = (await http.post("/api/widget/messages", json=again)).raise_for_status().json()
+                    assert sent["message"]["id"] == cases[case_id]["messages"][0]["id"]  # no second one
+                    new = {"text": "Still there?", "client_id": "new"}
+                    sent = (await http.post("/api/widget/messages", json=new)).raise_for_status().json()
+                    opened = (await gus.get(f"/api/cases/{case_id}")).json()
+                    assert sent["message"]["id"] in [one["id"] for one in opened["messages"]]
+                    assert (await gus.post(f"/api/cases/{case_id}/messages", json={"text": "Yes."})).status_code == 200
+        told = (await ada.get(f"/api/webhooks/{webhook['id']}/deliveries")).json()["deliveries"]
+        assert [one["event"] for one in told].count("message.created") > len(record.visitors)
+        assert (await gus.get("/api/cases", params={"q": "Still there"})).json()["cases"]
+    with installation.connected() as connection:
+        assert broken_rules(connection) == []
+        [secret] = connection.scalars(sa.text("SELECT secret FROM webhook")).all()
+    assert secret == record.webhook_secret
 
 
 async def test_an_old_backup_is_restored(installation: Installation, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,5 +69,7 @@ async def test_editors_mark_questions_and_these_go_with_them(database: Database)
     await documents.remove(admin, added.id)
     assert len(await questions.all(admin, secret)) == 1  # a new document may answer it
     data = UserDataRecords(database)
-    await data.delete_rest(admin, await data.preview(editor))
+    before = await data.preview(editor)
+    assert (before.marked_questions, before.articles, before.drafts) == (1, 0, 0)
+    await data.delete_rest(admin, before)
     assert await questions.all(admin) == []

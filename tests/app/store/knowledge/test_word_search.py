@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -9,15 +13,18 @@ from sqlalchemy.orm import Session
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import NewChunk, Passage
 from app.services.container import Services
+from app.settings import AppSettings
 from app.store.db.database import Database
-from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, WordCount
-from app.store.knowledge import candidates
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, WordCount
+from app.store.knowledge import candidates, indexing
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.concepts import Thesaurus
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.word_counts import count_entries
+from tests.app.conftest import Open
 
 SECTIONS = {
     "Refunds": "Refunds are paid within ten days after the parcel has arrived.",
@@ -122,14 +129,73 @@ async def test_counts_follow_the_chunks(database: Database) -> None:
     await Collections(database).delete(LOCAL_USER_ID, other.id)
     assert await counts() == before
 
-    def lose(session: Session) -> None:  # as an upgrade from before there were counts does
-        session.execute(sa.delete(WordCount))
-        session.execute(sa.update(Chunk).values(indexed=False))
-
-    await database.write(lose)
+    await database.write(_lose_counts)
     while await ChunkIndex(database).catch_up():
         pass
     assert await counts() == before
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "cancelled"])
+async def test_indexing_anew_goes_on_at_the_next_start(
+    services: Services,
+    database: Database,
+    open_services: Open,
+    settings: AppSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: bool,
+) -> None:
+    """After an upgrade from before there were counts, interrupted in its second batch."""
+    monkeypatch.setattr(indexing, "BATCH_CHUNKS", 2)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def interrupted(*counted: Any) -> None:
+        inside.set()
+        assert go_on.wait(60)
+        if killed:
+            raise ConnectionError("the server is gone")
+        count_entries(*counted)
+
+    before = await database.read(_index)
+    await services.close()
+    alone = Database(settings.resolved_database_url)  # without a server, which indexes in the background
+    try:
+        await alone.write(_lose_counts)
+        assert await ChunkIndex(alone).catch_up()
+        with monkeypatch.context() as patched:
+            patched.setattr(indexing, "count_entries", interrupted)
+            batch = asyncio.create_task(ChunkIndex(alone).catch_up())
+            assert await asyncio.to_thread(inside.wait, 60)
+            batch.cancel()
+            go_on.set()
+            await asyncio.gather(batch, return_exceptions=True)
+            await alone.close()  # waits for the batch
+    finally:
+        go_on.set()
+        await alone.close()
+    database = (await open_services()).database
+    assert await database.read(_waiting) < 5, "the first batch was kept"
+    for _ in range(6000):
+        if not await database.read(_waiting):
+            break
+        await asyncio.sleep(0.01)
+    assert await database.read(_index) == before
+
+
+def _lose_counts(session: Session) -> None:
+    session.execute(sa.delete(WordCount))
+    session.execute(sa.update(Chunk).values(indexed=False))
+
+
+def _waiting(session: Session) -> int:
+    return session.scalar(sa.select(sa.func.count()).where(~Chunk.indexed)) or 0
+
+
+def _index(session: Session) -> tuple[list[Any], list[Any]]:
+    """The counts, and the words of each chunk."""
+    counts = sa.select(WordCount.collection_id, WordCount.word, WordCount.chunks)
+    words = sa.select(Chunk.start, ChunkEntry.title, ChunkEntry.heading, ChunkEntry.words)
+    entries = words.join(ChunkEntry, ChunkEntry.chunk_id == Chunk.id)
+    return sorted(map(tuple, session.execute(counts))), sorted(map(tuple, session.execute(entries)))
 
 
 async def test_a_word_of_a_collection_that_is_not_asked_for_corrects_nothing(database: Database) -> None:

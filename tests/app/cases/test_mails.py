@@ -1,0 +1,261 @@
+"""Replies by e-mail to visitors who have gone: once, quiet, to one address, whatever the server of mail does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+
+from app.cases import mail_sender
+from app.cases.mail_sender import MailSender
+from app.domain.case_views import CaseEventView
+from app.domain.cases import CaseEventKind
+from app.domain.reply_mails import RETRY_SECONDS, MailServer, ReplyMailStatus
+from app.errors import NotAllowed
+from app.services.container import Services
+from app.store.cases.agent_cases import AgentCases
+from app.store.cases.reply_mails import ReplyMails
+from app.store.db.case_models import Contact, ReplyMail
+from testing.mail_servers import PASSWORD, USER, SmtpServer, smtp_server
+from tests.app.store.cases.support import SupportDesk, add_visitor, open_desk
+
+DELAY = timedelta(minutes=10)
+
+
+@pytest.fixture
+async def smtp() -> AsyncIterator[SmtpServer]:
+    async with smtp_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def desk(services: Services) -> SupportDesk:
+    opened = await open_desk(services, bot=False)
+    agents = AgentCases(opened.database, opened.cases.signals, max_message_chars=1000, mail_delay=DELAY)
+    return replace(opened, cases=replace(opened.cases, agents=agents))
+
+
+def sender(desk: SupportDesk, smtp: SmtpServer, password: str = PASSWORD, lease_seconds: float = 600) -> MailSender:
+    mails = ReplyMails(desk.database, desk.cases.signals, lease_seconds=lease_seconds)
+    server = MailServer(
+        host="127.0.0.1",
+        port=smtp.port,
+        tls="none",
+        sender=f"The shop <{USER}>",
+        user=USER,
+        password=password,
+        delay=DELAY,
+    )
+    return MailSender(mails, server)
+
+
+async def a_case(desk: SupportDesk, email: str | None = "eva@example.org", language: str | None = None) -> str:
+    """A visitor with an address has written."""
+    contact = update(Contact).where(Contact.id == desk.contact).values(email=email, language=language)
+    await desk.database.write(lambda session: session.execute(contact))
+    _, case = await desk.cases.contacts.write(desk.contact, "Where is it?")
+    return case.id
+
+
+async def let_time_pass(desk: SupportDesk, by: timedelta = DELAY) -> None:
+    def work(session: object) -> None:
+        for row in session.scalars(select(ReplyMail)):  # type: ignore[attr-defined]
+            row.next_attempt_at -= by
+            row.created_at -= by
+
+    await desk.database.write(work)
+
+
+async def send_all(one: MailSender) -> int:
+    sent = 0
+    while await one.send_due():
+        sent += 1
+    return sent
+
+
+async def statuses(desk: SupportDesk) -> list[str]:
+    rows = select(ReplyMail.status).order_by(ReplyMail.message_id)
+    return await desk.database.read(lambda session: list(session.scalars(rows)))
+
+
+async def told(desk: SupportDesk, case_id: str) -> list[CaseEventView]:
+    events = (await desk.cases.list.get(desk.ann, case_id)).events
+    return [event for event in events if event.kind in (CaseEventKind.MAILED, CaseEventKind.MAIL_FAILED)]
+
+
+async def test_replies_are_mailed_once_together_after_a_quiet_time_and_the_case_says_so(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk, language="de-AT")
+    one = sender(desk, smtp)
+    await desk.cases.agents.reply(desk.ann, case_id, "It comes on Friday.")
+    assert not await one.send_due()
+    await let_time_pass(desk, DELAY / 2)
+    await desk.cases.agents.note(desk.ann, case_id, "She is angry.")
+    await desk.cases.agents.reply(desk.bob, case_id, "By post. Größe: 5")
+    await let_time_pass(desk, DELAY / 2)
+    assert not await one.send_due()  # the last one may still be read
+    await let_time_pass(desk)
+    assert await send_all(one) == 1
+    assert await send_all(one) == 0
+    (mail,) = smtp.mails
+    assert smtp.recipients == ["eva@example.org"]
+    assert (mail["To"], mail["Subject"]) == ("eva@example.org", "Eine Antwort von Website")
+    assert mail["From"] == f"The shop <{USER}>"
+    assert mail["Auto-Submitted"] == "auto-generated"
+    lines = mail.get_content().splitlines()
+    assert lines[:5] == ["Website hat Ihnen im Chat geantwortet:", "", "It comes on Friday.", "", "By post. Größe: 5"]
+    assert "Bitte antworten Sie nicht" in mail.get_content()
+    assert b"angry" not in smtp.raw[0]
+    (event,) = await told(desk, case_id)
+    assert (event.kind, event.details) == (CaseEventKind.MAILED, {"email": "eva@example.org"})
+
+
+async def test_what_is_read_or_answered_in_the_widget_is_not_mailed(desk: SupportDesk, smtp: SmtpServer) -> None:
+    case_id = await a_case(desk)
+    first, _ = await desk.cases.agents.reply(desk.ann, case_id, "One")
+    second, _ = await desk.cases.agents.reply(desk.ann, case_id, "Two")
+    other = await add_visitor(desk.cases, desk.inbox)
+    for reader, message in ((other.contact.id, second.id), (desk.contact, "nothing"), (desk.contact, first.id)):
+        await desk.cases.mails.read(reader, message)
+    assert await statuses(desk) == ["read", "pending"]
+    await desk.cases.contacts.write(desk.contact, "Thanks!")
+    await let_time_pass(desk)
+    assert await send_all(sender(desk, smtp)) == 0
+    assert await statuses(desk) == ["read", "read"]
+    assert smtp.raw == []
+
+
+async def test_without_an_address_and_in_an_inbox_of_programs_nothing_is_mailed(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk, email=None)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    assert await send_all(sender(desk, smtp)) == 0
+    assert await statuses(desk) == [ReplyMailStatus.NO_ADDRESS]
+    programs = await desk.cases.inboxes.create(desk.admin, name="Mail", kind="api", bot=False)
+    visitor = await add_visitor(desk.cases, programs)
+    _, case = await desk.cases.contacts.write(visitor.contact.id, "By mail")
+    await desk.cases.agents.reply(desk.admin, case.id, "Two")
+    assert len(await statuses(desk)) == 1
+
+
+@pytest.mark.parametrize("address", ["a@b.example\nBcc: c@d.example", "a@b.example, c@d.example", "<a@b.example>", "a"])
+async def test_an_address_that_is_none_is_told_and_gets_nothing(
+    desk: SupportDesk, smtp: SmtpServer, address: str
+) -> None:
+    case_id = await a_case(desk, email=address)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    assert await send_all(sender(desk, smtp)) == 1
+    assert smtp.raw == []
+    (event,) = await told(desk, case_id)
+    assert event.kind is CaseEventKind.MAIL_FAILED
+    assert "no address" in event.details["error"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "sentence"),
+    [
+        ("password", "does not accept APP_MAIL_USER and APP_MAIL_PASSWORD"),
+        ("hangs", "did not answer within"),
+        ("450 Later", "answered 450 Later"),
+        ("away", "cannot be reached"),
+        ("breaks", "unexpectedly closed"),
+    ],
+)
+async def test_a_server_in_trouble_is_tried_again_and_admins_see_why(
+    desk: SupportDesk, smtp: SmtpServer, monkeypatch: pytest.MonkeyPatch, trouble: str, sentence: str
+) -> None:
+    monkeypatch.setattr(mail_sender, "TIMEOUT_SECONDS", 0.5 if trouble == "hangs" else 15.0)
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    one = sender(desk, smtp, password="wrong" if trouble == "password" else PASSWORD)
+    port = smtp.port
+    smtp.hangs, smtp.breaks_after_data = trouble == "hangs", trouble == "breaks"
+    smtp.refusal = trouble if trouble.startswith("450") else None
+    if trouble == "away":
+        smtp.port = 9
+        one = sender(desk, smtp)
+    assert await send_all(one) == 1
+    status = await desk.cases.mails.status(desk.admin)
+    assert status.error is not None
+    assert sentence in status.error
+    assert (status.num_pending, status.last_sent_at) == (1, None)
+    assert await told(desk, case_id) == []
+    smtp.port, smtp.hangs, smtp.refusal, smtp.breaks_after_data = port, False, None, False
+    await let_time_pass(desk, timedelta(seconds=RETRY_SECONDS[0]))
+    assert await send_all(sender(desk, smtp)) == 1
+    assert len({mail["Message-ID"] for mail in smtp.mails}) == 1
+    assert len(smtp.raw) == (2 if trouble == "breaks" else 1)  # SMTP cannot be asked
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAILED]
+    assert (await desk.cases.mails.status(desk.admin)).error is None
+
+
+async def test_a_refusal_for_good_is_told_once_and_endless_trouble_ends(desk: SupportDesk, smtp: SmtpServer) -> None:
+    case_id = await a_case(desk)
+    smtp.refusal = "550 No such user"
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    assert await send_all(sender(desk, smtp)) == 1
+    (event,) = await told(desk, case_id)
+    assert event.details == {"email": "eva@example.org", "error": "The server of mail answered 550 No such user"}
+    smtp.refusal = "450 Later"
+    await desk.cases.agents.reply(desk.ann, case_id, "Two")
+    await let_time_pass(desk)
+    for wait in (*RETRY_SECONDS, 0):
+        assert await send_all(sender(desk, smtp)) == 1
+        await let_time_pass(desk, timedelta(seconds=wait))
+    assert await send_all(sender(desk, smtp)) == 0
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAIL_FAILED] * 2
+
+
+async def test_a_claim_of_one_who_was_killed_is_sent_by_another_with_the_same_replies_and_id(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    killed = await ReplyMails(desk.database, desk.cases.signals, lease_seconds=0).claim()
+    assert killed is not None
+    await desk.cases.agents.reply(desk.ann, case_id, "Two")
+    await let_time_pass(desk)
+    assert await send_all(sender(desk, smtp)) == 2
+    first, second = smtp.mails
+    assert first["Message-ID"] == f"<{killed.id}.deskmate@shop.example>" != second["Message-ID"]
+    assert "Two" not in first.get_content()
+    assert "One" not in second.get_content()
+    await desk.cases.mails.sent(killed)  # it was not killed, only slow: nothing is told twice
+    assert len(await told(desk, case_id)) == 2
+
+
+async def test_processes_that_look_at_once_send_a_mail_once(desk: SupportDesk, smtp: SmtpServer) -> None:
+    case_id = await a_case(desk)
+    for number in range(3):
+        await desk.cases.agents.reply(desk.ann, case_id, f"Reply {number}")
+    await let_time_pass(desk)
+    await asyncio.gather(*(send_all(sender(desk, smtp)) for _ in range(4)))
+    assert len(smtp.raw) == 1
+    assert len(await told(desk, case_id)) == 1
+
+
+async def test_a_reply_from_before_a_long_stop_is_not_mailed_any_more(desk: SupportDesk, smtp: SmtpServer) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk, timedelta(days=3))
+    assert await send_all(sender(desk, smtp)) == 0
+    assert smtp.raw == []
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAIL_FAILED]
+
+
+async def test_only_admins_see_the_outbox(desk: SupportDesk) -> None:
+    for user in (desk.ann, desk.viewer, desk.stranger):
+        with pytest.raises(NotAllowed):
+            await desk.cases.mails.status(user)
+    assert (await desk.cases.mails.status(desk.admin)).num_pending == 0
