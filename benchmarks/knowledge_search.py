@@ -1,11 +1,11 @@
-"""Measures searches by words, and by words and meaning, among generated chunks on both databases.
+"""Measures searches by words, by meaning, and by both, among generated chunks on both databases.
 
     .venv/bin/python -m benchmarks.knowledge_search              # 200,000 chunks: a quarter of an hour
     .venv/bin/python -m benchmarks.knowledge_search --scale 0.1
 
 The words follow Zipf's law. A query has six words of one chunk, one in ten misspelt, one in three with synonyms.
-Vectors are random; a query's vector is at hand at once: encoding one is measured in ``benchmarks.knowledge``.
-PostgreSQL is a private server with default settings. Writes JSON to ``benchmarks/results``.
+Vectors are random and searched in memory; a query's vector is at hand at once: encoding one is measured in
+``benchmarks.knowledge``. PostgreSQL is a private server with default settings. Writes JSON to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ import itertools
 import json
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
+from app.domain.knowledge import SearchWay
+from app.knowledge.dense_index import DenseIndex, MemoryIndex
+from app.knowledge.dense_search import DenseSearch
+from app.knowledge.hybrid_search import HybridSearch
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, Document, DocumentVersion
 from app.store.db.models import table_of
+from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.concepts import Thesaurus
 from app.store.knowledge.entries import EntryStems
 from app.store.knowledge.search import ChunkSearch
@@ -38,12 +44,15 @@ from app.store.maintenance.migrate import migrate
 from benchmarks import machine
 from benchmarks.history import databases
 from benchmarks.quantiles import quantile
+from engine import Embeddings, EncoderInfo, TextRole
 
 RESULTS = Path(__file__).parent / "results"
 DOCUMENTS, CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 10_000, 20, 160
 VOCABULARY, SYNONYM_GROUPS, WORDS_OF_GROUP = 100_000, 5_000, 7
 WORDS_OF_QUERY, QUERIES = 6, 200
-DOCUMENTS_AT_ONCE = 20
+DIMENSIONS, WINDOWS_OF_CHUNK = 384, 6
+DOCUMENTS_AT_ONCE, DOCUMENTS_COUNTED_AT_ONCE = 50, 500
+ENCODER = EncoderInfo(name="random", dimensions=DIMENSIONS, max_tokens=None, fingerprint="0123456789abcdef")
 
 
 class Texts:
@@ -64,9 +73,29 @@ class Texts:
         return Thesaurus([self.random.sample(self.vocabulary, WORDS_OF_GROUP) for _ in range(SYNONYM_GROUPS)])
 
 
+class RandomEncoder:
+    """Implements :class:`engine.Encoder`."""
+
+    def __init__(self) -> None:
+        self._noise = np.random.default_rng(3)
+
+    async def describe(self) -> EncoderInfo:
+        return ENCODER
+
+    async def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        role: TextRole | None = None,  # noqa: ARG002
+        background: bool = False,  # noqa: ARG002
+    ) -> Embeddings:
+        vectors = self._noise.normal(size=(len(texts), DIMENSIONS)).astype(np.float32)
+        return Embeddings(vectors=vectors, num_tokens=(0,) * len(texts))
+
+
 def make(texts: Texts, documents: int, dialect: str) -> tuple[dict[Any, list[dict[str, Any]]], list[EntryStems]]:
     """Returns the rows of documents, and the stems of their chunks, as the reader of documents makes them."""
-    now = datetime.now(UTC)
+    now, noise = datetime.now(UTC), np.random.default_rng(texts.random.randrange(2**32))
     rows: dict[Any, list[dict[str, Any]]] = {Document: [], DocumentVersion: [], Chunk: [], ChunkEntry: []}
     stems = list[EntryStems]()
     for _ in range(documents):
@@ -77,7 +106,9 @@ def make(texts: Texts, documents: int, dialect: str) -> tuple[dict[Any, list[dic
             rows[Chunk].append(
                 {"id": chunk_id, "document_id": id, "collection_id": KNOWLEDGE_COLLECTION_ID, "version": 1}
                 | {"ordinal": ordinal, "heading": " ".join(heading), "start": start, "end": len(text) - 2}
-                | {"tokens": 250, "indexed": True}
+                | {"tokens": 250, "indexed": True, "vector_of": ENCODER.fingerprint}
+                | {"vector": noise.normal(size=DIMENSIONS).astype(np.float16).tobytes()}
+                | {"windows": noise.integers(-127, 128, WINDOWS_OF_CHUNK * DIMENSIONS, np.int8).tobytes()}
             )
             stems.append(EntryStems(title, heading, words))
             rows[ChunkEntry].append({"chunk_id": chunk_id} | stems[-1].columns(dialect, KNOWLEDGE_COLLECTION_ID))
@@ -93,10 +124,9 @@ def make(texts: Texts, documents: int, dialect: str) -> tuple[dict[Any, list[dic
     return rows, stems
 
 
-def insert(session: Session, rows: dict[Any, list[dict[str, Any]]], stems: list[EntryStems]) -> None:
+def insert(session: Session, rows: dict[Any, list[dict[str, Any]]]) -> None:
     for model, values in rows.items():
         session.execute(sa.insert(table_of(model)), values)
-    count_entries(session, KNOWLEDGE_COLLECTION_ID, stems)
 
 
 def queries(texts: Texts) -> Iterator[str]:
@@ -109,32 +139,62 @@ def queries(texts: Texts) -> Iterator[str]:
 
 async def measure(url: str, documents: int) -> dict[str, float]:
     """Fills a database and returns milliseconds of searches."""
-    migrate(url)
-    database, texts = Database(url), Texts(1)
     started = perf_counter()
-    for _ in range(0, documents, DOCUMENTS_AT_ONCE):
-        # before the transaction: PostgreSQL ends one that is idle for long
-        made = make(texts, min(DOCUMENTS_AT_ONCE, documents), sa.make_url(url).get_backend_name())
-        await database.write(functools.partial(insert, rows=made[0], stems=made[1]))
+    await fill(url, documents)
     filling = perf_counter() - started
+    database = Database(url)
+    try:
+        times = await measure_searches(database)
+    finally:
+        await database.close()
+    return {"chunks": documents * CHUNKS_OF_DOCUMENT, "fill_seconds": filling, **times}
+
+
+async def fill(url: str, documents: int) -> None:
+    """Creates the tables and writes the documents."""
+    migrate(url)
+    database, texts, uncounted = Database(url), Texts(1), list[EntryStems]()
+    for done in range(0, documents, DOCUMENTS_AT_ONCE):
+        # before the transaction: PostgreSQL ends one that is idle for long
+        rows, stems = make(texts, min(DOCUMENTS_AT_ONCE, documents - done), sa.make_url(url).get_backend_name())
+        await database.write(functools.partial(insert, rows=rows))
+        uncounted += stems
+        if done + DOCUMENTS_AT_ONCE >= documents or len(uncounted) >= DOCUMENTS_COUNTED_AT_ONCE * CHUNKS_OF_DOCUMENT:
+            counted = functools.partial(count_entries, collection_id=KNOWLEDGE_COLLECTION_ID, entries=uncounted)
+            await database.write(counted)
+            uncounted = []
+    await database.close()
     if url.startswith("postgresql"):
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
         engine.dispose()
-    search, times = ChunkSearch(database, texts.thesaurus()), list[float]()
-    for query in queries(texts):
-        started = perf_counter()
-        await search.search(LOCAL_USER_ID, query, limit=10)
-        times.append(1000 * (perf_counter() - started))
-    await database.close()
-    return {
-        "chunks": documents * CHUNKS_OF_DOCUMENT,
-        "fill_seconds": filling,
-        "text_p50_ms": quantile(times, 0.5),
-        "text_p95_ms": quantile(times, 0.95),
-        "text_max_ms": max(times),
-    }
+
+
+async def measure_searches(database: Database) -> dict[str, float]:
+    """Returns milliseconds of searches in each way."""
+
+    async def open_index(info: EncoderInfo) -> DenseIndex:
+        return MemoryIndex(info.dimensions)
+
+    texts, encoder = Texts(4), RandomEncoder()
+    texts.vocabulary = Texts(1).vocabulary
+    dense = DenseSearch(lambda: encoder, ChunkVectors(database), open_index)
+    await dense.catch_up()
+    search = HybridSearch(ChunkSearch(database, texts.thesaurus()), dense)
+    asked, measured = list(queries(texts)), dict[str, float]()
+    for way in SearchWay:
+        times = []
+        for query in asked:
+            started = perf_counter()
+            await search.search(LOCAL_USER_ID, query, collections=None, limit=10, way=way)
+            times.append(1000 * (perf_counter() - started))
+        measured |= {
+            f"{way}_p50_ms": quantile(times, 0.5),
+            f"{way}_p95_ms": quantile(times, 0.95),
+            f"{way}_max_ms": max(times),
+        }
+    return measured
 
 
 def measure_all(scale: float, kinds: list[str], folder: Path | None = None) -> dict[str, dict[str, float]]:
