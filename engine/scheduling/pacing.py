@@ -14,11 +14,14 @@ from statistics import median
 from typing import NamedTuple
 
 MAX_STEP_RATIO = 1.7
-"""Upper bound on a mixed step's duration, as a multiple of a decode-only step.
+"""Upper bound on a mixed step's duration while one reader waits, as a multiple of a decode-only step.
 
 The prompt then gets 0.7 / 1.7 = 41 % of the machine: if time grows linearly with tokens, its prefill takes 2.4 times
 as long as alone.
 """
+MAX_COUNTED_READERS = 4
+"""Each reader who waits allows a mixed step another 0.7 decode-only steps, up to this many readers: a burst of prompts
+is soon read, and so decodes together, while the replies before it keep at least 26 % of their speed."""
 MAX_PREFILL_SLOWDOWN = 5.0
 """Upper bound on a step's time per prompt token, as a multiple of the lowest measured. Takes precedence over
 ``MAX_STEP_RATIO`` where decodes are short."""
@@ -73,15 +76,16 @@ class Pacing:
         points.append(_Point(prompt_tokens, added))
         self._curve[size] = _Point(median([one.tokens for one in points]), median([one.seconds for one in points]))
 
-    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int = 1) -> int:
+    def max_prompt_tokens(self, decodes: int, readers: int, steps: int = 1) -> int:
         """Returns the maximum number of prompt tokens in the next step.
 
-        At least 1; together with the decodes at most ``max_batched_tokens``. A waiting reader counts as much as one
-        whose reply is being decoded: with more prompts than decodes, a step may take longer in proportion.
+        At least 1; together with the decodes at most ``max_batched_tokens``. A step may take longer the more readers
+        wait: up to :data:`MAX_COUNTED_READERS`, and beyond them where more wait than read, since a reader who waits
+        then counts as much as one whose reply is being decoded.
 
         Args:
             decodes: decodes in the step; at least 1, and less than ``max_batched_tokens``.
-            prompts: requests whose prompts could be computed in it; at least 1.
+            readers: readers who wait for prompts that could be computed in it; at least 1.
             steps: number of steps computed before prompt tokens can be computed again. The time that prompt tokens may
                 add grows in proportion.
         """
@@ -89,7 +93,8 @@ class Pacing:
         alone = self.decode_seconds(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
-            within = _tokens_within(curve, (MAX_STEP_RATIO - 1) * alone * max(steps, prompts / decodes))
+            share = max(steps, min(readers, MAX_COUNTED_READERS), readers / decodes)
+            within = _tokens_within(curve, (MAX_STEP_RATIO - 1) * alone * share)
             min_tokens = _min_worthwhile_tokens(curve, alone)
             wanted = max(within, min_tokens)
         if self._mixed_steps % PROBE_INTERVAL == PROBE_INTERVAL - 1:

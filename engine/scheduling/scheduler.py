@@ -46,12 +46,12 @@ class Clock(Protocol):
 class PacingPolicy(Protocol):
     """Limits the prompt tokens of a step while replies are being decoded."""
 
-    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
         """Returns the maximum number of prompt tokens in a step, at least 1.
 
         Args:
             decodes: decodes in the step.
-            prompts: requests with prompt tokens to compute.
+            readers: readers who wait for prompt tokens to be computed, at least 1.
             steps: number of steps computed before prompt tokens can be computed again.
         """
         ...
@@ -429,10 +429,15 @@ class Scheduler:
     def _max_prompt_tokens(self, decodes: int, steps: int) -> int:
         """Returns the maximum number of prompt tokens in the next step, by the pacing policy if it applies."""
         seats = self.max_num_seqs - len(self._running)
-        prompts = len(self._running) - decodes + min(seats, len(self._waiting))
-        if self._pacing is None or decodes == 0 or prompts == 0:
+        prompts = [request for request in self._running if request.num_uncomputed_tokens != 1]
+        prompts += self._waiting[:seats]
+        if self._pacing is None or decodes == 0 or not prompts:
             return self.max_batched_tokens
-        return self._pacing.max_prompt_tokens(decodes, prompts, steps)
+        waited_for = [request for request in prompts if not request.is_background]
+        # Among several users, each is one reader: many prompts of one user do not slow the others' replies down more.
+        several = self._fair_share.has_several_users
+        readers = len({request.user for request in waited_for}) if several else len(waited_for)
+        return self._pacing.max_prompt_tokens(decodes, max(readers, 1), steps)
 
     def _append(self, request: Request, token: int, now: float) -> None:
         """Appends a sampled token, and finishes the request if it is a stop token or the last one allowed."""

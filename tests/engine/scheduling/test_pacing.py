@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.scheduling.pacing import MAX_PREFILL_SLOWDOWN, MAX_STEP_RATIO, PROBE_INTERVAL, TILE_ROWS, Pacing
+from engine.scheduling.pacing import MAX_COUNTED_READERS, MAX_PREFILL_SLOWDOWN, MAX_STEP_RATIO, PROBE_INTERVAL, TILE_ROWS, Pacing
 
 BUDGET = 512
 PROMPT = 4000
@@ -143,12 +143,22 @@ def test_steps_that_take_no_time_by_a_coarse_clock_are_learned_from_too() -> Non
     assert 1 <= pacing.max_prompt_tokens(1, 1) < BUDGET
 
 
-def test_with_more_who_wait_than_who_read_a_step_takes_longer() -> None:
+def test_a_step_takes_longer_the_more_readers_wait() -> None:
+    machine = Machine()
+    pacing = warmed_up(machine)
+    read(pacing, machine, 8)
+    one, two, four, eight = (pacing.max_prompt_tokens(8, readers) for readers in (1, 2, 4, 8))
+    assert one < two < four == eight
+    expected = (MAX_STEP_RATIO - 1) * machine.seconds(8, 0) * MAX_COUNTED_READERS
+    assert machine.seconds(8, four) - machine.seconds(8, 0) <= expected
+
+
+def test_with_more_who_wait_than_who_read_a_step_takes_longer_still() -> None:
     machine = Machine()
     pacing = warmed_up(machine)
     read(pacing, machine, 2)
-    one, two, eight, many = (pacing.max_prompt_tokens(2, prompts) for prompts in (1, 2, 8, 1000))
-    assert one == two < eight < many == BUDGET - 2
+    eight, ten, many = (pacing.max_prompt_tokens(2, readers) for readers in (8, 10, 1000))
+    assert eight < ten < many == BUDGET - 2
     expected = (MAX_STEP_RATIO - 1) * machine.seconds(2, 0) * 4
     assert machine.seconds(2, eight) - machine.seconds(2, 0) <= expected
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from time import monotonic
 from typing import ClassVar
@@ -75,9 +76,9 @@ class ArbitraryPacing:
         self._random = Random(budget)
         self.given: int | None = None
 
-    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
         assert decodes >= 1
-        assert prompts >= 1
+        assert readers >= 1
         self.given = self._random.randint(1, self._budget - decodes)
         return self.given
 
@@ -366,8 +367,8 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
     class PacingPolicy:
         calls: ClassVar[list[tuple[int, int]]] = []
 
-        def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
-            self.calls.append((decodes, prompts))
+        def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
+            self.calls.append((decodes, readers))
             return 3
 
     scheduler = make_scheduler(40, budget=16, pacing=PacingPolicy())
@@ -388,6 +389,39 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
         [("talker", 1), ("first", 1), ("second", 1)],
     ]
     assert PacingPolicy.calls == [(1, 2), (2, 1), (2, 1)]
+
+
+def test_of_several_users_each_who_waits_is_one_reader() -> None:
+    """So nobody slows the others' replies down more by sending many prompts, or by work in the background."""
+
+    class PacingPolicy:
+        calls: ClassVar[list[int]] = []
+
+        def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
+            self.calls.append(readers)
+            return 1
+
+    scheduler = make_scheduler(60, seqs=8, budget=16, pacing=PacingPolicy())
+
+    def add(name: str, user: str, priority: int = 0) -> None:
+        prompt = tuple(range(4 * len(name), 4 * len(name) + 8))
+        scheduler.add(replace(make_request(name, list(prompt), 20), user=user, priority=priority))
+
+    def step() -> None:
+        plan = scheduler.plan()
+        scheduler.commit(plan, {chunk.request.id: 5 for chunk in plan.sampling})
+
+    add("reply", "ann")
+    step()
+    add("second", "ann")
+    add("third one", "ann")
+    step()
+    add("of another", "bob")
+    add("the second one", "bob")
+    step()
+    add("a title in the background", "carl", BACKGROUND_PRIORITY)
+    step()
+    assert PacingPolicy.calls == [2, 2, 2]
 
 
 def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
