@@ -168,6 +168,7 @@ class Delta:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each prompt token, on the first token's delta
     prompt_tokens: int | None = None  #: set on the first token's delta; from a remote server it may be an estimate
     cached_prompt_tokens: int | None = None  #: set on the first token's delta
+    queue_seconds: float | None = None  #: from arrival until first scheduled; set on the first token's delta
     progress: PrefillProgress | None = None  #: set while the prompt is being prefilled
     timings: Timings | None = None  #: set on the last delta only
     index: int = 0  #: which of the ``n`` replies to the prompt
@@ -275,6 +276,8 @@ class ModelInfo:
     can_call_tools: bool = False  #: tools can be offered in a conversation
     served_names: tuple[str, ...] = ()  #: listed by ``/v1/models`` instead of ``name``, if there are any
     adapters: tuple[str, ...] = ()  #: names of the loaded LoRA adapters, which requests can choose
+    quantization: str = "none"  #: of the weights by the engine: none, int8, int4 or fp8
+    cache_bytes_per_token: int = 0  #: of the KV cache of all layers; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)

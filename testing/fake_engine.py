@@ -47,6 +47,7 @@ from engine.text.truncation import ContextBudget, prepare_truncated
 from testing.fake_encoder import FakeEncoder
 
 CACHED_PROMPT_TOKENS = 3
+QUEUE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -404,6 +405,7 @@ class FakeEngine:
                     token_ids=(index,),
                     prompt_tokens=total,
                     cached_prompt_tokens=cached,
+                    queue_seconds=QUEUE_SECONDS if index == 0 else None,
                 )
             await self._hold(script, len(script.pieces))
             ended = True
@@ -414,7 +416,7 @@ class FakeEngine:
                     prompt_tokens=prompt_tokens,
                     cached_prompt_tokens=CACHED_PROMPT_TOKENS,
                     completion_tokens=len(script.pieces),
-                    queue_seconds=0.001,
+                    queue_seconds=QUEUE_SECONDS,
                     time_to_first_token_seconds=0.05,
                     inter_token_latency_seconds=0.01,
                     total_seconds=0.1,

@@ -47,7 +47,7 @@ class ReplyStats:
     finish_reason: str  #: stop | stop_string | length | abort | error | deadline | tool_calls
     tokenize_ms: float | None = None  #: rendering and tokenizing the prompt; None, as below: unknown
     queue_ms: float | None = None  #: from arrival at the engine until it was first scheduled; part of ``ttft_ms``
-    decode_ms: float | None = None  #: from the first token to the last
+    decode_ms: float | None = None  #: from the first token to the last, in each round of a reply that calls tools
     delivery_ms: float | None = None  #: from sampling the last tokens until their text could be sent
     draft_tokens: int | None = None  #: guessed by speculative decoding and verified
     accepted_draft_tokens: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from app.models.local_model import LocalModel
-from engine import EngineSettings, available_host_memory
+from engine import EngineSettings, ModelInfo, available_host_memory
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/kfd")
 """Device files of GPUs that PyTorch can use: NVIDIA's, in WSL, on Jetson boards, and AMD's."""
@@ -73,11 +74,42 @@ def expected_tokens_per_second(model: LocalModel, settings: EngineSettings) -> f
 
     None if it is not known, and for a model so small that the processor's caches hold it.
     """
+    read = _bytes_read(model, settings)
+    return memory_bandwidth() / read if read else None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimit:
+    """What bounds the speed of one chat: each token reads the weights, and the cache of the tokens before it."""
+
+    bytes_per_second: float  #: that this machine's processors read from memory, as measured
+    weight_bytes: float  #: read by each token
+    cache_bytes: int  #: read by each token for each one before it
+
+
+def decode_limit(model: LocalModel, info: ModelInfo, settings: EngineSettings) -> DecodeLimit | None:
+    """Returns what bounds the speed of the loaded model; None where :func:`expected_tokens_per_second` knows nothing.
+
+    Args:
+        model: the loaded model's files.
+        info: how it was loaded, which the settings may have left to the engine.
+    """
+    loaded = settings.model_copy(update={"quantization": info.quantization})
+    read = _bytes_read(model, loaded)
+    if not read or model.weights is None:
+        return None
+    if info.dtype == "float32" and model.weights.format in _PLAIN:
+        read *= 2  # the headers' sizes are those of 16 bits
+    return DecodeLimit(memory_bandwidth(), read, info.cache_bytes_per_token)
+
+
+def _bytes_read(model: LocalModel, settings: EngineSettings) -> float | None:
+    """Returns the bytes of the weights that a token reads from memory; None if that is not known, or if the caches
+    of the processor hold them."""
     needed = needed_bytes(model, settings)
     if model.weights is None or needed is None or needed < _CACHED_BYTES:
         return None
-    read = model.weights.bytes_per_token * needed / model.weights.memory_bytes
-    return memory_bandwidth() / read if read else None
+    return model.weights.bytes_per_token * needed / model.weights.memory_bytes
 
 
 @cache

@@ -18,7 +18,7 @@ from app.models.folders import GUIDE, model_folders, models_dir
 from app.models.in_use import ModelClaim
 from app.models.local_model import LocalModel, ModelError
 from app.models.names import EXAMPLE, is_hub_id
-from app.models.performance import memory_problem
+from app.models.performance import DecodeLimit, decode_limit, memory_problem
 from app.models.recommended import find_recommended
 from app.models.scan import Scan, find_models
 from app.models.wheel_download import Progress
@@ -28,7 +28,9 @@ from app.store.desk.audit import Audit
 from engine import (
     PROJECT_ROOT,
     ChatEngine,
+    EngineState,
     ModelHost,
+    ModelInfo,
     run_in_daemon_thread,
 )
 
@@ -80,6 +82,7 @@ class Models:
         self._claim = ModelClaim()
         self._first_model = engine.settings.model if isinstance(engine, ModelHost) else None
         self._claim.hold(self._first_model)
+        self._decode_limit: tuple[ModelInfo, DecodeLimit | None] | None = None  # of the model that was asked about last
 
     @property
     def folder(self) -> Path:
@@ -120,6 +123,17 @@ class Models:
     async def find(self) -> Scan:
         """Returns the models on this machine."""
         return await run_in_daemon_thread(partial(find_models, model_folders(self.folder)))
+
+    async def decode_limit(self) -> DecodeLimit | None:
+        """Returns what bounds the speed of the loaded model, measured once; None if that is not known."""
+        host, info = self._engine, self._engine.info
+        if not isinstance(host, ModelHost) or host.status.state is not EngineState.READY:
+            return None
+        if self._decode_limit is None or self._decode_limit[0] != info:
+            model = self.loaded(await self.find())
+            limit = await run_in_daemon_thread(partial(decode_limit, model, info, host.settings)) if model else None
+            self._decode_limit = (info, limit)
+        return self._decode_limit[1]
 
     def loaded(self, scan: Scan) -> LocalModel | None:
         """Returns the loaded model, or the one to wake up, if it was found."""

@@ -69,16 +69,19 @@ class ContextUse:
             EngineUnavailable, Overloaded: the engine counts nothing now.
         """
         context, used, text = await self._next(user_id, text, conversation_id, settings)
-        system_prompt = await self._tokens(await self._factory.system_prompt(used))
+        prompt_text = await self._factory.system_prompt(used)
+        system_prompt = await self._tokens(prompt_text)
         message = await self._tokens(text)
         length, problem = self._engine.info.max_model_len, None
         base = total = system_prompt + message
         in_prompt = omitted = 0
         try:
-            alone = await self._factory.prepare_next(user_id, used, replace(context, path=()), text)
+            alone = await self._factory.prepare_next(user_id, used, replace(context, path=()), text, prompt_text)
             prepared = alone
             if context.path:
-                prepared = await self._factory.prepare_next(user_id, used, context, text, conversation_id)
+                prepared = await self._factory.prepare_next(
+                    user_id, used, context, text, prompt_text, conversation_id
+                )
             base, total = alone.num_prompt_tokens, prepared.num_prompt_tokens
             omitted = prepared.num_omitted_messages
             in_prompt = len(prepared.messages) - len(alone.messages)
@@ -114,9 +117,9 @@ class ContextUse:
             AppError: as :meth:`count`.
         """
         context, used, text = await self._next(user_id, text, conversation_id, settings)
-        return await self._show(
-            await self._factory.prepare_next(user_id, used, context, text, conversation_id), offset, is_exact=True
-        )
+        system_prompt = await self._factory.system_prompt(used)
+        prepared = await self._factory.prepare_next(user_id, used, context, text, system_prompt, conversation_id)
+        return await self._show(prepared, offset, is_exact=True)
 
     async def prompt_of(self, user_id: str, message_id: str, offset: int) -> PromptView:
         """Shows the prompt that a stored reply answers, made again from what is stored.

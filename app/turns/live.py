@@ -186,6 +186,7 @@ class LiveTurn:
             await self._run_tools()
         if self._starts_after is not None:
             await self._starts_after._has_read.wait()
+        self._measure.start()
         while True:
             await self._engine.stream(self.prepared).forward_to(self._take)
             if not self._take_calls():

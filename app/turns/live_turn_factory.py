@@ -74,13 +74,20 @@ class LiveTurnFactory:
         self._prompter = Prompter(engine, settings.context_policy, sources.prompt.with_sources)
 
     async def make(
-        self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
+        self,
+        user_id: str,
+        turn_id: str,
+        settings: ChatSettings | None,
+        turn_request: TurnRequest,
+        *,
+        sources: tuple[Passage, ...] | None = None,
     ) -> tuple[LiveTurn, NewTurn]:
         """Returns the reply, and what is written to the database before it is launched.
 
         Args:
             turn_id: of a new turn; a reply that is resumed keeps its own.
             settings: None uses the conversation's own.
+            sources: what a search for this message has found in the collections of the settings; None searches.
 
         Raises:
             AppError: a reply is running in this conversation, or the prompt cannot be made; see :meth:`Turns.start`.
@@ -93,11 +100,10 @@ class LiveTurnFactory:
         partial_reply = turn_request.partial_reply
         resumed = None if turn_request.is_branch else partial_reply
         conversation_id = turn_request.conversation_id
-        sources = (
-            partial_reply.sources
-            if partial_reply
-            else await self._sources.find(user_id, used.collections, turn_request.text, past_turns(context.path))
-        )
+        if partial_reply:
+            sources = partial_reply.sources
+        elif sources is None:
+            sources = await self._sources.find(user_id, used.collections, turn_request.text, past_turns(context.path))
         streams = self._streams(used, sources, is_new=partial_reply is None)
         is_by_model = streams is self._engine
         offers = self._tool_offers if is_by_model else None
@@ -175,16 +181,25 @@ class LiveTurnFactory:
         return live, new
 
     async def prepare_next(
-        self, user_id: str, used: ChatSettings, context: TurnContext, text: str, conversation_id: str | None = None
+        self,
+        user_id: str,
+        used: ChatSettings,
+        context: TurnContext,
+        text: str,
+        system_prompt: str,
+        conversation_id: str | None = None,
     ) -> PreparedPrompt:
         """Returns the prompt of a message that may be sent, without sources, which are searched then.
+
+        Args:
+            system_prompt: as :meth:`system_prompt` returns it for these settings.
 
         Raises:
             AppError: the prompt cannot be made; see :meth:`Turns.start`.
         """
         offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
         return await self._prompter.prepare(
-            await self.system_prompt(used),
+            system_prompt,
             context,
             text,
             used.sampling_params(),

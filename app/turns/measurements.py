@@ -15,10 +15,11 @@ TOOL_CALLS = "tool_calls"
 
 
 class ReplyMeasure:
-    """Measures one reply from its deltas. The clock starts on construction.
+    """Measures one reply from its deltas.
 
     A reply that calls tools has several rounds, each with a prompt of its own. Its statistics count the tokens written
-    in all of them, and the prompt of the last, which holds the others.
+    in all of them and the time that took, the prompt of the last, which holds the others, and the first round's way to
+    its first token.
     """
 
     def __init__(self, prompt_tokens: int, *, tokenize_seconds: float | None = None) -> None:
@@ -26,19 +27,25 @@ class ReplyMeasure:
         self._tokenize_seconds = tokenize_seconds
         self._delivery_seconds: float | None = None  # of the last tokens
         self._prompt_tokens = prompt_tokens
-        self._started = time.monotonic()
-        self._first_token_at = self._last_token_at = self._round_first_token_at = self._started
+        self.start()
         self._tokens = 0
         self._tokens_before = 0  # prompts and replies of earlier rounds
         self._round_tokens = 0
         self._gaps, self._gap_seconds = 0, 0.0  # between the tokens of earlier rounds
         self._cached_prompt_tokens: int | None = None
+        self._queue_seconds: float | None = None  # before the first token of the reply
+
+    def start(self) -> None:
+        """Starts the clock: the engine gets the first prompt now."""
+        self._started = time.monotonic()
+        self._first_token_at = self._last_token_at = self._round_first_token_at = self._started
 
     def observe(self, delta: Delta) -> None:
         if delta.num_tokens:
             self._last_token_at = time.monotonic()
             if not self._tokens:
                 self._first_token_at = self._last_token_at
+                self._queue_seconds = delta.queue_seconds
             if not self._round_tokens:
                 self._round_first_token_at = self._last_token_at
             self._tokens += delta.num_tokens
@@ -51,8 +58,10 @@ class ReplyMeasure:
     def begin_round(self, prompt_tokens: int) -> None:
         """Starts another round, whose prompt has this many tokens."""
         self._gaps, self._gap_seconds = self._gaps_so_far()
-        if self._round_tokens:  # else the prompt was not computed
+        if self._round_tokens:
             self._tokens_before += self._prompt_tokens + self._round_tokens
+        else:  # the prompt that was rendered at first is not computed
+            self._tokenize_seconds = None
         self._prompt_tokens, self._round_tokens, self._cached_prompt_tokens = prompt_tokens, 0, None
 
     @property
@@ -90,7 +99,10 @@ class ReplyMeasure:
         )
 
     def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
-        """Statistics of a reply that did not finish, or had several rounds: some of its phases are unknown."""
+        """Statistics of a reply that did not finish, or had several rounds, by the app's clock.
+
+        Between its rounds tools ran and prompts were computed, which counts to no phase.
+        """
         gaps, seconds = self._gaps_so_far()
         gap = seconds / gaps if gaps else 0.0
         return ReplyStats(
@@ -101,8 +113,9 @@ class ReplyMeasure:
             itl_ms=1000 * gap,
             tokens_per_second=1 / gap if gap > 0 else 0.0,
             finish_reason=str(reason),
-            tokenize_ms=_milliseconds(self._tokenize_seconds) if self.is_first_round else None,
-            decode_ms=1000 * (self._last_token_at - self._first_token_at) if self.is_first_round else None,
+            tokenize_ms=_milliseconds(self._tokenize_seconds),
+            queue_ms=_milliseconds(self._queue_seconds),
+            decode_ms=1000 * seconds,
             delivery_ms=_milliseconds(self._delivery_seconds),
         )
 

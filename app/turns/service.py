@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
+from app.domain.knowledge import Passage
 from app.domain.prompting import PathMessage
 from app.domain.views import MessageStatus, Role
 from app.errors import EngineUnavailable
@@ -494,8 +495,16 @@ class Turns:
         turn_request: TurnRequest,
     ) -> TurnRef:
         started: list[tuple[LiveTurn, NewTurn, TurnRequest]] = []
+        found: dict[tuple[str, ...], tuple[Passage, ...]] = {}  # by collections: one search for all columns
         for column, variant in enumerate(variants):
-            live, new = await self._factory.make(user_id, new_id() if column else comparison_id, variant, turn_request)
+            live, new = await self._factory.make(
+                user_id,
+                new_id() if column else comparison_id,
+                variant,
+                turn_request,
+                sources=found.get(variant.collections),
+            )
+            found[variant.collections] = live.sources
             new = replace(
                 new,
                 save_settings=settings is not None,

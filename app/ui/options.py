@@ -22,6 +22,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
     new_chats = await services.presets.for_new_chats(identity.user_id)
     info = services.engine.info
+    limit = await services.models.decode_limit()
     return {
         "accounts": services.accounts is not None,
         "user": {"name": person.display_name if person else None, "role": identity.role},
@@ -38,6 +39,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "remote": not isinstance(services.engine, ModelHost),
             "is_loading": is_loading(services.engine),
             "is_downloading": services.models.is_downloading,
+            "decode_limit": asdict(limit) if limit is not None else None,
         },
         "suggested_model": _suggested_model(services),
         "welcome": _welcome(services),

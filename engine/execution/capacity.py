@@ -18,7 +18,7 @@ from engine.execution.speculation.draft_model import draft_layout
 from engine.model.attention_hook import LayerProbe
 from engine.model.loaded_model import LoadedModel
 from engine.model.memory_limit import CONTAINER_CACHE_SHARE
-from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
+from engine.scheduling.cache_layout import CacheLayout, LayerShape, blocks_for_sequence
 from engine.settings import EngineSettings
 
 GIB = 1024**3
@@ -118,8 +118,14 @@ def cache_bytes_per_token(model: LoadedModel, layout: CacheLayout, kv_cache_dtyp
     """
     if kv_cache_dtype == "int8":
         check_int8_cache(layout.shapes, model.name, block_size)
-        return sum(map(int8_bytes, layout.stored_shapes))
-    return layout.width * model.dtype.itemsize
+    return sum(layer_bytes(shape, model, kv_cache_dtype) for shape in layout.stored_shapes)
+
+
+def layer_bytes(shape: LayerShape, model: LoadedModel, kv_cache_dtype: str) -> int:
+    """Returns the bytes of the cache that one token takes in a layer."""
+    if kv_cache_dtype == "int8":
+        return int8_bytes(shape)
+    return shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) * model.dtype.itemsize
 
 
 def _budget(model: LoadedModel, settings: EngineSettings) -> int:

@@ -14,7 +14,7 @@ import torch
 from engine.device.memory import available_memory, clear_error_frames, release_memory
 from engine.errors import EngineError, ModelLoadError, first_line
 from engine.execution.adapters import load_adapter
-from engine.execution.capacity import suitable_num_threads
+from engine.execution.capacity import layer_bytes, suitable_num_threads
 from engine.execution.load import load_model, prepare_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
 from engine.model.loaded_model import LoadedModel
@@ -150,6 +150,8 @@ def info_of(core: EngineCore, settings: EngineSettings) -> ModelInfo:
         quantization_reason=model.quantization_reason,
         served_names=settings.served_model_name,
         adapters=tuple(model.adapters),
+        quantization=model.quantization,
+        cache_bytes_per_token=sum(layer_bytes(layer, model, settings.kv_cache_dtype) for layer in model.layers),
     )
 
 

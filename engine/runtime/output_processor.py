@@ -215,6 +215,8 @@ class OutputProcessor:
             # Reported at once, for a user who stops the reply never gets its timings.
             delta.prompt_tokens = request.num_prompt_tokens
             delta.cached_prompt_tokens = request.num_cached_tokens
+            if request.first_scheduled is not None:
+                delta.queue_seconds = request.first_scheduled - request.arrival
             delta.prompt_logprobs = tuple(submission.prompt_logprobs)
             submission.prompt_logprobs.clear()
         delta.num_unfinished = len(self._streams[submission.stream_id])

@@ -45,6 +45,19 @@ test("an old reply, whose phases were not stored, says what is not known", () =>
   assert.deepEqual(known.map(({ name, ms }) => [name, ms]), [["First token", 312.4]]);
 });
 
+test("a reply that called tools does not say when it went on, but how long it was written", () => {
+  const phases = phasesOf(STATS, true).filter(({ name }) => name === "Decode" || name === "Delivery");
+  assert.deepEqual(phases.map(({ start, ms }) => [start, ms]), [[null, 320], [null, 0.5]]);
+  assert.match(phases[0].note, /without the time of the tools/);
+  assert.deepEqual(phasesOf(STATS, true).slice(0, 4), phasesOf(STATS).slice(0, 4));
+});
+
+test("the speed is a share of what reading weights and cache once per token allows", () => {
+  const limit = { bytes_per_second: 10e9, weight_bytes: 5e6, cache_bytes: 3829 }; // (1200 + 106) tokens of cache: 5 MB
+  assert.equal(Object.fromEntries(factsOf(STATS, 4096, limit)).Machine, "66 % of its limit for one chat: 1,000 tokens a second, as fast as its memory was read");
+  assert.equal(Object.fromEntries(factsOf({ ...STATS, tokens_per_second: 0 }, 4096, limit)).Machine, undefined);
+});
+
 test("a reply without a token has no first one", () => {
   const known = phasesOf({ ...STATS, completion_tokens: 0, ttft_ms: 0, decode_ms: 0, delivery_ms: null }).filter(({ ms }) => ms !== null);
   assert.deepEqual(known.map(({ name }) => name), ["Tokenize", "Queue"]);

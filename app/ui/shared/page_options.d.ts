@@ -33,11 +33,18 @@ export interface PromptOptions {
   recommended: Partial<ChatSettings>;
 }
 
+/** What bounds the speed of one chat with the loaded model, where that is known. */
+export interface DecodeLimit {
+  bytes_per_second: number; // that the machine reads from memory, as measured
+  weight_bytes: number; // read by each token
+  cache_bytes: number; // read by each token for each one before it
+}
+
 export interface PageOptions {
   accounts: boolean;
   user: { name: string | null; role: UserRole };
   retention_days: number | null;
-  model: { name: string; max_model_len: number; num_parameters: number; can_continue: boolean; can_inspect: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean };
+  model: { name: string; max_model_len: number; num_parameters: number; can_continue: boolean; can_inspect: boolean; can_think: boolean; can_call_tools: boolean; adapters: string[]; remote: boolean; is_loading: boolean; is_downloading: boolean; decode_limit: DecodeLimit | null };
   suggested_model: { name: string; title: string; size_mb: number; licence: string } | null; // while the guide is loaded
   welcome: { good_for: string; examples: string[] }; // what an empty chat shows, for the model that is loaded
   parameters: ParameterOptions[];

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from app.domain.templates import TemplateKind
 from tests.app.desk import Desk
 
 NEXT = "/api/context"
@@ -41,6 +43,24 @@ async def test_each_part_of_the_next_prompt_is_counted(here: Desk) -> None:
     assert len(here.live.engine.calls) == calls, "nothing was asked of the model"
     ids = (await here.clients["ben"].get(f"/api/conversations/{turn['conversation_id']}")).json()["messages"]
     assert len(ids) == 2, "nothing was sent"
+
+
+async def test_a_system_prompt_is_rendered_once_for_all_that_is_counted(
+    here: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await sent(here, "one", settings={"system_prompt_name": "concise"})
+    rendered: list[str] = []
+    templates = here.services.templates
+    render = templates.render
+
+    async def count_render(kind: TemplateKind, name: str, given: Mapping[str, str]) -> str:
+        rendered.append(name)
+        return await render(kind, name, given)
+
+    monkeypatch.setattr(templates, "render", count_render)
+    counted = await count(here, text="two", conversation_id=turn["conversation_id"])
+    assert counted["system_prompt"] > 0
+    assert rendered == ["concise"]
 
 
 async def test_what_is_too_long_is_counted_and_said(here: Desk) -> None:

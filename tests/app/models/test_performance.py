@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from app.models import performance
 from app.models.local_model import LocalModel, Source, Weights
 from engine import EngineSettings
+from testing.fake_engine import FakeEngine
 
 SIZE = 10**9
 
@@ -38,3 +40,19 @@ def test_the_memory_that_weights_take(
     assert performance.memory_problem(model(format_), settings) is not None
     monkeypatch.setattr(performance, "available_host_memory", lambda: int(SIZE * share))
     assert performance.memory_problem(model(format_), settings) is None
+
+
+def test_the_limit_of_a_loaded_model_is_that_of_how_it_was_loaded(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performance, "may_have_gpu", lambda: False)
+    monkeypatch.setattr(performance, "memory_bandwidth", lambda: 20e9)
+    settings = EngineSettings(quantization="auto")
+    info = replace(engine.info, quantization="int8", dtype="int8 and bfloat16", cache_bytes_per_token=1000)
+    limit = performance.decode_limit(model("BF16"), info, settings)
+    assert limit == performance.DecodeLimit(20e9, pytest.approx(0.55 * SIZE), 1000)
+    plain = performance.decode_limit(model("BF16"), replace(info, quantization="none", dtype="float32"), settings)
+    assert plain is not None
+    assert plain.weight_bytes == 2 * SIZE
+    monkeypatch.setattr(performance, "may_have_gpu", lambda: True)
+    assert performance.decode_limit(model("BF16"), info, settings) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.services.container import Services
 from app.settings import AppSettings
@@ -32,6 +33,21 @@ def engine() -> JudgingEngine:
 def search(services: Services) -> ScriptedSearch:
     services.sources.retriever = found = ScriptedSearch(*FOUND, members={"ours": {ME}})
     return found
+
+
+async def test_a_comparison_searches_once_for_columns_that_rest_on_the_same(
+    services: Services, engine: JudgingEngine, search: ScriptedSearch
+) -> None:
+    ours = ChatSettings(collections=("ours",))
+    variants = (ours, ours.model_copy(update={"temperature": 1.0}), ChatSettings(), ours)
+    refs = await services.turns.compare(ME, variants, text="Which one flies?")
+    for ref in refs:
+        async for _ in services.turns.events(ME, ref.turn_id):
+            pass
+    assert search.queries == ["Which one flies?"]
+    assert len(engine.judged) == len(FOUND)
+    asked = [messages[-1]["content"] for messages, _ in engine.calls[-4:]]
+    assert ["birds" in each for each in asked] == [True, True, False, True]
 
 
 async def ask(services: Services, text: str, conversation_id: str | None = None) -> TurnRef:

@@ -23,7 +23,7 @@ from app.turns.events import TurnEnd, TurnEvent, TurnText, TurnToolUse
 from app.turns.service import TurnRef
 from app.turns.turn_requests import ToolDecision
 from engine import FinishReason, ToolCall, ToolChoiceMode
-from testing.fake_engine import FakeEngine, Thought, call_pieces
+from testing.fake_engine import QUEUE_SECONDS, FakeEngine, Thought, call_pieces
 from testing.tool_servers import DemoTools, install_demo_tools
 from testing.waiting import eventually
 
@@ -89,6 +89,9 @@ async def test_a_call_that_is_approved_runs_and_the_reply_goes_on(
         assert end.status is MessageStatus.COMPLETE
         assert end.stats is not None
         assert (end.stats.finish_reason, end.stats.completion_tokens) == ("stop", 2 + len(ORDER) + 3)
+        assert end.stats.queue_ms == pytest.approx(1000 * QUEUE_SECONDS)
+        assert end.stats.tokenize_ms is not None
+        assert end.stats.decode_ms is not None
     assert free.calls == ["order 7"]
     first, second = engine.options
     assert {tool.name for tool in first.tools} == {"desk__order", "desk__slow", "desk__fail", "desk__large"}

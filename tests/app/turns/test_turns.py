@@ -27,7 +27,7 @@ from engine import (
     InvalidRequestError,
     PrefillProgress,
 )
-from testing.fake_engine import CACHED_PROMPT_TOKENS, FakeEngine
+from testing.fake_engine import CACHED_PROMPT_TOKENS, QUEUE_SECONDS, FakeEngine
 
 
 async def read(services: Services, turn_id: str, offset: int = 0) -> list[TurnEvent]:
@@ -380,6 +380,8 @@ async def test_stop_keeps_what_was_shown_and_frees_the_engine(services: Services
     assert message.stats is not None
     assert (message.stats.completion_tokens, message.stats.finish_reason) == (1, "abort")
     assert message.stats.cached_prompt_tokens == CACHED_PROMPT_TOKENS
+    assert message.stats.queue_ms == pytest.approx(1000 * QUEUE_SECONDS)
+    assert message.stats.tokenize_ms is not None
     follow_up = await services.turns.start(ME, text="and now", conversation_id=ref.conversation_id)
     await read(services, follow_up.turn_id)
     assert [message["content"] for message in engine.calls[-1][0]] == ["go", "shown ", "and now"]

@@ -39,6 +39,7 @@ export class Chat extends Component {
         openSource: (id, citation) => this.#emit("source", id, { citation }),
         mark: (id, citation) => this.#emit("mark", id, { citation }),
         draftKey: (id) => (this.props.keep_edits && this.#placeOf(id).id !== null ? `deskmate.edit.${id}` : null),
+        limitOf: (model) => (this.props.loaded_model?.name === model ? this.props.loaded_model.decode_limit : null),
         onError: (error) => this.emit("error", error),
       },
     );

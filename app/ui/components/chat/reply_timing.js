@@ -9,13 +9,16 @@ import { duration, factsOf, phasesOf, quietLine } from "./reply_phases.js";
 export class ReplyTiming {
   /** @type {MessageStats | null} */
   #stats = null;
+  #hasTools = false;
 
   /**
    * @param {number | null} contextLength
    * @param {string | null | undefined} model
+   * @param {(model: string) => import("../../shared/page_options.js").DecodeLimit | null} limitOf
    * @param {(() => unknown) | null} read  shows the reply's prompt
    */
-  constructor(contextLength, model, read) {
+  constructor(contextLength, model, limitOf, read) {
+    this.limitOf = limitOf;
     this.read = read;
     this.contextLength = contextLength;
     this.model = model;
@@ -24,16 +27,17 @@ export class ReplyTiming {
     this.element = make("span", { class: "dm-stats-place", hidden: true }, this.button, this.popover.element);
   }
 
-  /** @param {MessageStats | null | undefined} stats */
-  show(stats) {
+  /** @param {MessageStats | null | undefined} stats @param {boolean} hasTools  the reply has called tools */
+  show(stats, hasTools) {
     this.#stats = stats ?? null;
+    this.#hasTools = hasTools;
     this.element.hidden = !stats;
     this.button.textContent = stats ? quietLine(stats, this.contextLength) : "";
   }
 
   #content() {
     if (this.#stats === null) return [];
-    const phases = phasesOf(this.#stats);
+    const phases = phasesOf(this.#stats, this.#hasTools);
     const end = Math.max(1e-9, ...phases.map(({ start, ms }) => (start ?? 0) + (ms ?? 0)));
     const rows = phases.map(({ name, note, start, ms }) => {
       const bar = make("span", { class: "dm-timing-bar" });
@@ -50,7 +54,7 @@ export class ReplyTiming {
       );
     });
     const head = ["Phase", "When", "Took"].map((text) => make("th", { scope: "col" }, text));
-    const facts = factsOf(this.#stats, this.contextLength);
+    const facts = factsOf(this.#stats, this.contextLength, this.model ? this.limitOf(this.model) : null);
     if (this.model) facts.unshift(["Model", this.model]);
     return [
       make("table", { class: "dm-popover-table" }, make("thead", { class: "dm-hidden" }, make("tr", {}, ...head)), make("tbody", {}, ...rows)),

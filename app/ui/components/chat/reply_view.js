@@ -40,7 +40,7 @@ export class ReplyView {
     this.resume.classList.add("dm-resume");
     this.feedback = new Feedback(message, actions);
     this.model = make("span", { class: "dm-reply-model", dir: "auto", hidden: !message.model, title: "The model that wrote this reply" }, message.model ?? "");
-    this.timing = new ReplyTiming(message.context_length ?? null, message.model, actions.offers("prompt") ? () => actions.prompt(id) : null);
+    this.timing = new ReplyTiming(message.context_length ?? null, message.model, actions.limitOf, actions.offers("prompt") ? () => actions.prompt(id) : null);
     const decide = actions.offers("decide") ? (/** @type {import("./types.js").Decision} */ decision) => actions.decide(id, decision) : null;
     this.body = new ReplyBody(message, decide);
     /** @type {((citation: import("./types.js").Citation) => unknown) | null} */
@@ -203,7 +203,7 @@ export class ReplyView {
     this.waiting.hidden = true;
     this.body.close();
     this.notice(endingNote(status, error, this.source === "" && !this.body.hasTools, this.thoughts.source !== ""));
-    this.timing.show(stats);
+    this.timing.show(stats, this.body.hasTools);
     this.copies.element.hidden = this.lens.button.hidden = this.source.trim() === "";
     this.editor.button.hidden = this.source.trim() === "" || this.body.hasTools;
     this.resume.hidden = (status === "complete" && hasEnded(stats)) || (this.source.trim() === "" && this.thoughts.source === "" && !this.body.hasTools);

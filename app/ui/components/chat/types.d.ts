@@ -1,5 +1,6 @@
 // Types of the chat's value and of its actions.
 
+import type { DecodeLimit } from "../../shared/page_options.js";
 import type { LensChoice, LensView, SettingDifference } from "../../shared/api_types.js";
 
 export interface MessageStats {
@@ -107,5 +108,6 @@ export interface Actions {
   openSource(id: string, citation: Citation): unknown; // shows the document that a reply cites
   mark(id: string, citation: Citation): unknown; // the passage answers the question
   draftKey(id: string): string | null; // where an unsent edit is kept; null: nowhere
+  limitOf(model: string): DecodeLimit | null; // of the speed of a reply by this model; null: unknown
   onError(error: unknown): unknown;
 }

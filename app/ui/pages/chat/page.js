@@ -386,6 +386,7 @@ class Page {
       suggestion: suggestion(this.options),
       can_continue: this.options.model.can_continue, // not every model server can continue an incomplete reply
       can_inspect: this.options.model.can_inspect, // nor report the probabilities behind a reply
+      loaded_model: this.options.model, // whose speed has a limit that may be known
     });
     this.conversations.showNote(retentionNote(this.options));
   }
