@@ -1,6 +1,8 @@
-// A reply through the lens: each token tinted and underlined by how surprising it was, and the same as a table.
+// A reply through the lens: each token tinted and underlined by how surprising it was, and the same as a table. The
+// tokens are shown as the model wrote them; what Markdown makes of them is seen, and its marks step back.
 
 import { make } from "../../shared/dom.js";
+import { markupClasses, markupOf } from "./lens_markup.js";
 import { LensPopover } from "./lens_popover.js";
 import { degree, entropyText, LEGEND, settingName, shareText, tokenLabel, visibleText } from "./lens_texts.js";
 
@@ -22,7 +24,12 @@ export class LensView {
     this.lens = lens;
     this.actions = actions;
     this.popover = new LensPopover(lens.settings, (index, tokenId) => actions.branch(index, tokenId));
-    this.marks = lens.tokens.map((token, index) => this.#mark(token, index));
+    const markup = markupOf(lens.tokens.map(({ text }) => text).join(""));
+    let at = 0;
+    this.marks = lens.tokens.map((token, index) => {
+      const bits = markup.subarray(at, (at += token.text.length));
+      return this.#mark(token, index, bits);
+    });
     this.text = make("div", { class: "dm-lens-text", role: "group", dir: "auto", "aria-label": "Tokens of the reply. Arrow keys move, Enter shows the alternatives." });
     this.marks.forEach((mark, index) => this.text.append(mark, ...breaksAfter(lens.tokens[index].text)));
     this.#listen();
@@ -49,8 +56,8 @@ export class LensView {
     );
   }
 
-  /** @param {LensToken} token @param {number} index */
-  #mark(token, index) {
+  /** @param {LensToken} token @param {number} index @param {Uint8Array} bits  of its characters, see markupOf */
+  #mark(token, index, bits) {
     const share = Math.exp(token.logprob);
     return make(
       "span",
@@ -64,7 +71,7 @@ export class LensView {
         "data-removed": token.kept_logprob === null,
         "data-index": String(index),
       },
-      token.text.replaceAll("\n", "⏎"),
+      ...runs(token.text, bits),
     );
   }
 
@@ -146,6 +153,15 @@ function table({ tokens, settings }) {
   );
   const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)));
   return make("div", { class: "dm-lens-scroll", tabindex: "0", role: "region", "aria-label": "Tokens of the reply" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+}
+
+/** A token's text, in parts that look alike. @param {string} text @param {Uint8Array} bits */
+function* runs(text, bits) {
+  for (let start = 0, end = 1; start < text.length; start = end++) {
+    while (end < text.length && bits[end] === bits[start]) end++;
+    const part = text.slice(start, end).replaceAll("\n", "⏎");
+    yield bits[start] === 0 ? part : make("span", { class: markupClasses(bits[start]) }, part);
+  }
 }
 
 /** @param {string} text */
