@@ -154,7 +154,7 @@ def test_an_agent_works_through_a_case_with_the_keyboard_alone(desk: Desk) -> No
     expect(page.get_by_role("list", name="List of cases").get_by_role("listitem")).to_have_count(1)
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Next case")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_contain_text("Next case")
 
 
 def test_two_agents_see_each_other_and_no_reply_crosses_another_unseen(desk: Desk) -> None:

@@ -6,7 +6,6 @@ import { ApiError } from "../../app/ui/shared/api.js";
 import { News, pageTitle, waitingCount } from "../../app/ui/pages/cases/attention.js";
 import { CaseRows } from "../../app/ui/pages/cases/case_rows.js";
 import { crossingText, eventText, sinceText } from "../../app/ui/pages/cases/event_text.js";
-import { commandOf } from "../../app/ui/pages/cases/keyboard.js";
 import { Outbox } from "../../app/ui/pages/cases/outbox.js";
 import { presenceText } from "../../app/ui/pages/cases/presence.js";
 import { Timeline } from "../../app/ui/pages/cases/timeline.js";
@@ -217,29 +216,6 @@ test("a refused command is told with what happened meanwhile", () => {
   const events = [happened("1", 1, "created"), happened("2", 2, "assigned", { actor: { kind: "agent", ...BEN }, details: { user_id: "ben" } }), happened("3", 3, "replied", { actor: { kind: "agent", ...BEN } })];
   assert.equal(sinceText(events, new Set(["1"])), "Meanwhile: Ben took it; Ben has replied.");
   assert.equal(sinceText(events, new Set(["1", "2", "3"])), "");
-});
-
-const press = (key, more = {}) => ({ key, ctrlKey: false, metaKey: false, altKey: false, isComposing: false, repeat: false, defaultPrevented: false, ...more });
-const READY = { isDialogOpen: false, isOn: true };
-/** An element of a kind. @param {string} tag */
-const element = (tag) => ({ matches: (selector) => selector.split(", ").includes(tag) });
-
-test("a key is a command, but not in a field, in a dialog, with a modifier or while composing", () => {
-  for (const [key, command] of [["j", "next"], ["k", "previous"], ["r", "reply"], ["n", "note"], ["a", "assign"], ["e", "resolve"], ["s", "snooze"], ["/", "search"], ["?", "keys"], ["Enter", "enter"]]) {
-    assert.equal(commandOf(press(key), element("body"), READY), command);
-    assert.equal(commandOf(press(key), element("textarea"), READY), null);
-    assert.equal(commandOf(press(key), null, { isDialogOpen: true, isOn: true }), null);
-    for (const modifier of ["ctrlKey", "metaKey", "altKey", "isComposing", "defaultPrevented"]) assert.equal(commandOf(press(key, { [modifier]: true }), null, READY), null, `${modifier}+${key}`);
-  }
-  assert.equal(commandOf(press("x"), null, READY), null);
-});
-
-test("Enter presses what has the focus, Escape leaves a field, a held key resolves no second case, and letters can be off", () => {
-  assert.equal(commandOf(press("Enter"), element("button"), READY), null);
-  assert.equal(commandOf(press("Escape"), element("textarea"), READY), "leave");
-  assert.equal(commandOf(press("j", { repeat: true }), null, READY), "next");
-  assert.equal(commandOf(press("e", { repeat: true }), null, READY), null);
-  assert.equal(commandOf(press("e"), null, { isDialogOpen: false, isOn: false }), null);
 });
 
 /** An outbox whose server is the test. */

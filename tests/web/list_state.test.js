@@ -189,3 +189,20 @@ test("once its folder is deleted, the list has what is in no folder", async () =
   await refreshed;
   assert.deepEqual([state.filter.folder, requests.length, state.items.length], [null, 3, 1]);
 });
+
+test("the neighbour of the last one that is loaded is on the next page", async () => {
+  const { state, requests, answer } = waitingList();
+  state.refresh();
+  await answer(0, ["a", "b"], "2");
+  const ids = async (/** @type {[string | null, 1 | -1][]} */ ...steps) => {
+    const found = [];
+    for (const [id, step] of steps) found.push((await state.neighbour(id, step))?.id);
+    return found;
+  };
+  assert.deepEqual(await ids(["a", 1], ["b", -1], ["a", -1], [null, 1], ["gone", -1]), ["b", "a", undefined, "a", "b"]);
+  const next = state.neighbour("b", 1);
+  assert.equal(requests[1]?.cursor, "2");
+  await answer(1, ["c"]);
+  assert.equal((await next)?.id, "c");
+  assert.deepEqual(await ids(["c", 1]), [undefined]);
+});

@@ -10,7 +10,8 @@ globalThis.Element = class {
   }
 };
 globalThis.document = { querySelector: () => null };
-const { printed, shortcutFor } = await import("../../app/ui/pages/chat/shortcuts.js");
+const { printed, shortcutFor } = await import("../../app/ui/shared/shortcuts.js");
+const { shortcuts: shortcutsOfCases } = await import("../../app/ui/pages/cases/keyboard.js");
 const { matches } = await import("../../app/ui/pages/chat/palette.js");
 
 const table = ["n", "?", "mod+k", "escape"].map((key) => ({ key, name: key, run() {} }));
@@ -40,7 +41,26 @@ test("while a text is typed or composed, or a dialog is open, single keys are te
 test("single keys can be turned off; those with a modifier, and Escape, stay", () => {
   assert.deepEqual([pressed("n", {}, false), pressed("?", {}, false)], [undefined, undefined]);
   assert.deepEqual([pressed("k", { ctrlKey: true }, false), pressed("Escape", {}, false)], ["mod+k", "escape"]);
-  assert.deepEqual(["n", "mod+k", "escape"].map(printed), ["N", "Ctrl+K", "Esc"]);
+  assert.deepEqual(["n", "mod+k", "escape", "mod+enter"].map(printed), ["N", "Ctrl+K", "Esc", "Ctrl+Enter"]);
+});
+
+test("Escape closes what is open before it does anything else", () => {
+  globalThis.document = { querySelector: (selector) => (selector === ":popover-open" ? {} : null) };
+  assert.deepEqual([pressed("Escape"), pressed("n")], [undefined, "n"]);
+  globalThis.document = { querySelector: () => null };
+});
+
+test("the page of cases has keys of its own in the same table", () => {
+  const ran = [];
+  const cases = shortcutsOfCases((command) => ran.push(command) > 0);
+  const press = (key, more = {}, on = true) => shortcutFor(cases, { key, code: "", keyCode: 1, target: new Element(), ...more }, { on });
+  for (const key of ["j", "k", "r", "n", "a", "e", "s", "/", "?", "Enter", "Escape"]) press(key)?.run();
+  assert.deepEqual(ran, ["next", "previous", "reply", "note", "assign", "resolve", "snooze", "search", "keys", "enter", "leave"]);
+  assert.equal(press("Enter", { target: new Element("button") }), undefined, "it presses what has the focus");
+  assert.equal(press("Escape", { target: new Element("textarea") })?.key, "escape", "also out of a field");
+  assert.equal(press("j", { repeat: true })?.key, "j");
+  assert.equal(press("e", { repeat: true }), undefined, "a held key resolves no second case");
+  assert.equal(press("e", {}, false), undefined);
 });
 
 test("an entry is found by all of the words, wherever they are", () => {

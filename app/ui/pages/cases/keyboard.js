@@ -1,34 +1,26 @@
-// The keys of the page. A key does nothing while the user types, in a dialog, or with a modifier.
+// The keys of the page of cases.
 
-/** @type {[key: string, command: string, text: string][]} */
-export const KEYS = [
-  ["j", "next", "Next case"],
-  ["k", "previous", "Previous case"],
-  ["Enter", "enter", "Go into the case"],
-  ["r", "reply", "Reply to the customer"],
-  ["n", "note", "Write an internal note"],
-  ["a", "assign", "Assign"],
-  ["e", "resolve", "Resolve or reopen"],
-  ["s", "snooze", "Snooze"],
-  ["/", "search", "Search"],
-  ["Escape", "leave", "Back to the list"],
-  ["?", "keys", "Show the keys"],
-];
+/** @import { Shortcut } from "../../shared/shortcuts.js" */
 
-const FIELDS = "input, textarea, select, [contenteditable]";
 const PRESSED_BY_ENTER = "a, button, summary";
 
-/**
- * The command of a key press; null: none.
- * @param {Pick<KeyboardEvent, "key" | "ctrlKey" | "metaKey" | "altKey" | "isComposing" | "repeat" | "defaultPrevented">} event
- * @param {{matches?: (selector: string) => boolean} | null} target  what has the focus
- * @param {{isDialogOpen: boolean, isOn: boolean}} state  `isOn`: letters are commands
- */
-export function commandOf({ key, ctrlKey, metaKey, altKey, isComposing, repeat, defaultPrevented }, target, { isDialogOpen, isOn }) {
-  if (ctrlKey || metaKey || altKey || isComposing || defaultPrevented || isDialogOpen) return null;
-  if (key === "Escape") return "leave"; // also out of a field
-  if (target?.matches?.(FIELDS) || !isOn) return null;
-  if (key === "Enter" && target?.matches?.(PRESSED_BY_ENTER)) return null;
-  const command = KEYS.find(([each]) => each === key)?.[1] ?? null;
-  return repeat && command !== "next" && command !== "previous" ? null : command;
-}
+/** @type {(Pick<Shortcut, "key" | "name" | "when" | "repeats"> & {command: string})[]} */
+const KEYS = [
+  { key: "j", command: "next", name: "Next case", repeats: true },
+  { key: "k", command: "previous", name: "Previous case", repeats: true },
+  { key: "enter", command: "enter", name: "Go into the case", when: ({ target }) => !(target instanceof Element && target.closest(PRESSED_BY_ENTER)) },
+  { key: "r", command: "reply", name: "Reply to the customer" },
+  { key: "n", command: "note", name: "Write an internal note" },
+  { key: "a", command: "assign", name: "Assign" },
+  { key: "e", command: "resolve", name: "Resolve or reopen" },
+  { key: "s", command: "snooze", name: "Snooze" },
+  { key: "/", command: "search", name: "Search" },
+  { key: "escape", command: "leave", name: "Back to the list" }, // also out of a field
+  { key: "?", command: "keys", name: "Keyboard shortcuts" },
+];
+
+/** What the message box binds itself. */
+export const OTHER_KEYS = [{ key: "mod+enter", name: "Send what the button says" }];
+
+/** The table of keys. @param {(command: string) => boolean} run  returns whether there is something to do @returns {Shortcut[]} */
+export const shortcuts = (run) => KEYS.map(({ command, ...key }) => ({ ...key, run: () => run(command) }));

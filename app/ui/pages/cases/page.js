@@ -1,12 +1,12 @@
 // The page of cases: the list on one side, the open case on the other, and the keys.
 
-import { announce, byId, debounce, make, storage } from "../../shared/dom.js";
+import { announce, byId, debounce, make } from "../../shared/dom.js";
+import { bindShortcuts, listShortcuts } from "../../shared/shortcuts.js";
 import { Chime, News, pageTitle, waitingCount } from "./attention.js";
 import { cases } from "./case_api.js";
 import { CaseRows } from "./case_rows.js";
 import { CaseView } from "./case_view.js";
-import { openDialog } from "./controls.js";
-import { commandOf, KEYS } from "./keyboard.js";
+import { OTHER_KEYS, shortcuts } from "./keyboard.js";
 import { KnownTags } from "./known_tags.js";
 import { ListView } from "./list_view.js";
 import { shareStream } from "./streams.js";
@@ -19,7 +19,6 @@ import { hashOf, placeOf } from "./views.js";
 const PAGE = 50;
 const OPEN_MS = 120; // keys pressed faster than this pass over cases without loading them
 const COUNT_MS = 1000; // many cases may change at once
-const KEYS_OFF = "deskmate.cases.keys";
 
 export class CasesPage {
   #rows;
@@ -52,9 +51,10 @@ export class CasesPage {
     this.#rows = new CaseRows({ view: "mine", inbox: null, tag: null, q: "" }, viewer.user_id);
     this.news = new News(viewer.user_id);
     this.chime = new Chime();
+    this.shortcuts = shortcuts((command) => this.#run(command));
     this.#setUpHeader();
     addEventListener("hashchange", () => this.#go());
-    addEventListener("keydown", (event) => this.#onKey(event));
+    bindShortcuts(this.shortcuts);
   }
 
   async start() {
@@ -241,21 +241,11 @@ export class CasesPage {
       show();
       announce(this.chime.isOn ? "A sound tells of each new case that waits." : "The sound is off.");
     });
-    byId("cs-keys").addEventListener("click", () => this.#showKeys());
+    byId("cs-keys").addEventListener("click", () => listShortcuts([...this.shortcuts, ...OTHER_KEYS]));
     byId("cs-skip").addEventListener("click", (/** @type {Event} */ event) => {
       event.preventDefault();
       this.list.focus(this.#open?.id ?? null);
     });
-  }
-
-  /** @param {KeyboardEvent} event */
-  #onKey(event) {
-    const target = event.target instanceof HTMLElement ? event.target : null;
-    const isDialogOpen = document.querySelector("dialog[open], [popover]:popover-open") !== null;
-    const command = commandOf(event, target, { isDialogOpen, isOn: storage.read("localStorage", KEYS_OFF) === null });
-    if (command === null) return;
-    const isDone = this.#run(command);
-    if (isDone) event.preventDefault();
   }
 
   /** Runs a command; returns whether there is one to run now. @param {string} command */
@@ -272,7 +262,7 @@ export class CasesPage {
         this.list.search.focus();
         return true;
       case "keys":
-        this.#showKeys();
+        listShortcuts([...this.shortcuts, ...OTHER_KEYS]);
         return true;
       case "leave":
         if (document.activeElement === this.list.search || this.place.contains(document.activeElement)) this.#leave();
@@ -308,17 +298,5 @@ export class CasesPage {
     if (getComputedStyle(byId("cs-list")).display === "none") location.hash = this.#hash();
     this.main.dataset.shown = "list";
     this.list.focus(id);
-  }
-
-  #showKeys() {
-    const on = make("input", { type: "checkbox", id: "cs-keys-on" });
-    on.checked = storage.read("localStorage", KEYS_OFF) === null;
-    on.addEventListener("change", () => storage.write("localStorage", KEYS_OFF, on.checked ? "" : "off"));
-    const rows = [...KEYS, ["Ctrl+Enter", "", "Send what the button says"]].map(([key, , text]) =>
-      make("tr", {}, make("th", { scope: "row" }, make("kbd", {}, key === "Escape" ? "Esc" : key)), make("td", {}, text)),
-    );
-    openDialog("Keys", () => ({
-      body: [make("table", { class: "cs-keys" }, make("tbody", {}, ...rows)), make("label", { class: "cs-check", for: "cs-keys-on" }, on, "Letters are commands")],
-    }));
   }
 }

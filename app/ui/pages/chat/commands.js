@@ -2,9 +2,9 @@
 
 import { openAppearance } from "../../shared/appearance.js";
 import { download } from "./transfer.js";
-import { listShortcuts } from "./shortcuts.js";
+import { listShortcuts } from "../../shared/shortcuts.js";
 
-/** @import { Shortcut } from "./shortcuts.js" */
+/** @import { Shortcut } from "../../shared/shortcuts.js" */
 /** @import { Entry } from "./palette.js" */
 
 /**
@@ -16,7 +16,7 @@ import { listShortcuts } from "./shortcuts.js";
  * @property {() => unknown} openModels
  * @property {() => unknown} toggleSettings
  * @property {() => unknown} focusBox
- * @property {(step: number) => unknown} openNeighbour  of the open conversation, in the list
+ * @property {(step: 1 | -1) => unknown} openNeighbour  of the open conversation, in the list
  */
 
 /** Opens the lens of the last reply, or closes it. */

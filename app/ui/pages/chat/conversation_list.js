@@ -94,6 +94,11 @@ export class ConversationList {
     await this.state.refresh();
   }
 
+  /** The conversation below another one in the list, or above it. @param {string | null} id @param {1 | -1} step */
+  neighbour(id, step) {
+    return this.state.neighbour(id, step);
+  }
+
   /** The conversations that are listed. */
   get items() {
     return this.state.items;

@@ -3,7 +3,7 @@
 import { commands, shortcuts } from "./commands.js";
 import { Palette } from "./palette.js";
 import { PaletteFinder } from "./palette_sources.js";
-import { bindShortcuts, listShortcuts, printed } from "./shortcuts.js";
+import { bindShortcuts, listShortcuts, printed } from "../../shared/shortcuts.js";
 
 /** @import { Composer } from "../../components/composer/composer.js" */
 /** @import { Header } from "../../components/header/header.js" */
@@ -22,7 +22,7 @@ import { bindShortcuts, listShortcuts, printed } from "./shortcuts.js";
  * @property {OpenConversation} openConversation
  * @property {Panels} panels
  * @property {Settings} settings
- * @property {(id: string | null, how?: {at?: string | null}) => unknown} navigate
+ * @property {(id: string | null, how?: {at?: string | null, focuses?: boolean}) => unknown} navigate
  */
 
 export class Finding {
@@ -39,7 +39,7 @@ export class Finding {
       openModels: () => modelMenu.isOpen || header.modelsButton.click(),
       toggleSettings: () => header.toggles["settings"]?.click(),
       focusBox: () => composer.textarea.focus({ preventScroll: true }),
-      openNeighbour: (/** @type {number} */ step) => openNeighbour(page, step),
+      openNeighbour: (/** @type {1 | -1} */ step) => openNeighbour(page, step),
     };
     this.shortcuts = shortcuts(host);
     this.palette = new Palette(
@@ -66,12 +66,15 @@ export class Finding {
   }
 }
 
-/** Opens the conversation below or above the open one in the list. @param {FindingPage} page @param {number} step */
-function openNeighbour(page, step) {
+/**
+ * Opens the conversation below or above the open one in the list. The message box does not get the focus: it would take
+ * the next press of the key as text.
+ * @param {FindingPage} page
+ * @param {1 | -1} step
+ */
+async function openNeighbour(page, step) {
   const { conversations, openConversation } = page;
-  const { items } = conversations;
-  const at = items.findIndex(({ id }) => id === openConversation.targetConversationId);
-  const next = at < 0 ? items[step > 0 ? 0 : -1] : items[at + step];
-  if (next) return page.navigate(next.id);
-  return undefined;
+  const from = openConversation.targetConversationId;
+  const next = await conversations.neighbour(from, step);
+  if (next && openConversation.targetConversationId === from) await page.navigate(next.id, { focuses: false });
 }

@@ -125,6 +125,18 @@ export class ListState {
     }
   }
 
+  /**
+   * The conversation below another one in the list, or above it. The next page is loaded where it begins with that one.
+   * @param {string | null} id  of one that is not listed: the first or the last of the list is meant
+   * @param {1 | -1} step  1: below
+   */
+  async neighbour(id, step) {
+    const at = this.#items.findIndex((item) => item.id === id);
+    if (at < 0) return this.#items.at(step > 0 ? 0 : -1);
+    if (at + step === this.#items.length) await this.loadMore();
+    return this.#items[at + step];
+  }
+
   /** @param {boolean} isLoading */
   #setLoadingMore(isLoading) {
     this.#isLoadingMore = isLoading;

@@ -25,6 +25,7 @@ export class Navigation {
   #title = NEW_CHAT;
   /** @type {Element | null} the focused element when the user opened another conversation */
   #focusBefore = null;
+  #takesFocus = true;
 
   /**
    * @param {object} parts
@@ -69,10 +70,12 @@ export class Navigation {
    * @param {boolean} [options.record]  false: the address is the conversation's already
    * @param {string | null} [options.at]  the message to scroll to
    * @param {Element | null} [options.from]  the element that has the focus; null: take no focus from any
+   * @param {boolean} [options.focuses]  the message box may get the focus
    */
-  navigate(id, { record = true, at = null, from = document.activeElement } = {}) {
+  navigate(id, { record = true, at = null, from = document.activeElement, focuses = true } = {}) {
     const address = conversationUrl(id, at);
     this.#focusBefore = from;
+    this.#takesFocus = focuses;
     if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
     this.panels.closeOverlays();
     this.conversations.markCurrent(id);
@@ -107,7 +110,7 @@ export class Navigation {
     if (again) return; // a reload: the user may be typing or changing settings
     this.settings.open(conversation?.id ?? null, conversation?.settings, requestedAt);
     this.composer.useDraft(conversation?.id ?? null);
-    this.composer.takeFocus(this.#focusBefore);
+    if (this.#takesFocus) this.composer.takeFocus(this.#focusBefore);
   }
 
   onConversationMissing() {

@@ -134,7 +134,7 @@ class Page {
   /**
    * Opens a conversation; `id` null opens a new chat.
    * @param {string | null} id
-   * @param {{at?: string | null}} options  the message to scroll to
+   * @param {{at?: string | null, focuses?: boolean}} options  see Navigation
    */
   navigate(id, options = {}) {
     return this.navigation.navigate(id, options);

@@ -1,7 +1,7 @@
-// The page's keys: one table binds them and lists them in the dialog of shortcuts.
+// A page's keys: one table binds them and lists them in the dialog of shortcuts.
 
-import { showDialog } from "../../shared/dialog.js";
-import { make, storage } from "../../shared/dom.js";
+import { showDialog } from "./dialog.js";
+import { make, storage } from "./dom.js";
 
 /**
  * A key and what it does. `Mod` is Ctrl, or Cmd on a Mac. A key without Mod waits while a text is typed, and can be
@@ -9,8 +9,9 @@ import { make, storage } from "../../shared/dom.js";
  * @typedef {object} Shortcut
  * @property {string} key  as KeyboardEvent.key has it, in lower case; "mod+k" with a modifier
  * @property {string} name
- * @property {() => unknown} run
+ * @property {() => unknown} run  false: there was nothing to do, and the key does what it always does
  * @property {(event: KeyboardEvent) => boolean} [when]  whether it applies; otherwise the key does what it always does
+ * @property {boolean} [repeats]  it does so again while the key is held
  */
 
 const OFF_KEY = "dm-shortcuts";
@@ -38,15 +39,16 @@ function keyOf(event) {
  */
 export function shortcutFor(shortcuts, event, { on }) {
   // An AltGr key is Ctrl and Alt at once. An IME's keys are its own.
-  if (event.isComposing || event.keyCode === 229 || event.defaultPrevented || event.repeat || event.altKey) return undefined;
+  if (event.isComposing || event.keyCode === 229 || event.defaultPrevented || event.altKey) return undefined;
   if (IS_MAC ? event.ctrlKey : event.metaKey) return undefined;
   const key = keyOf(event);
   if (event.shiftKey && /^(mod\+)?[a-z]$/.test(key)) return undefined; // the browser's: Ctrl+Shift+K is Firefox's console
   const { target } = event;
   const element = target instanceof Element ? target : null;
   if (element?.closest("dialog, [popover]") || document.querySelector("dialog[open]")) return undefined;
+  if (key === "escape" && document.querySelector(":popover-open")) return undefined; // it closes that
   const shortcut = shortcuts.find((each) => each.key === key && (each.when?.(event) ?? true));
-  if (shortcut === undefined) return undefined;
+  if (shortcut === undefined || (event.repeat && !shortcut.repeats)) return undefined;
   if (isSingle(shortcut) && (!on || element?.closest(FIELDS))) return undefined;
   return shortcut;
 }
@@ -56,20 +58,23 @@ export function bindShortcuts(shortcuts) {
   document.addEventListener("keydown", (event) => {
     const shortcut = shortcutFor(shortcuts, event, { on: areOn() });
     if (shortcut === undefined) return;
-    if (shortcut.key !== "escape") event.preventDefault();
-    shortcut.run();
+    const isDone = shortcut.run() !== false;
+    if (isDone && shortcut.key !== "escape") event.preventDefault();
   });
 }
 
 /** The keys of a shortcut as they are printed on the keyboard. @param {string} key */
 export function printed(key) {
   const name = key.replace("mod+", "");
-  const cap = name === "escape" ? "Esc" : name.toUpperCase();
+  const cap = name === "escape" ? "Esc" : `${name.slice(0, 1).toUpperCase()}${name.slice(1)}`;
   if (!key.startsWith("mod+")) return cap;
   return IS_MAC ? `⌘${cap}` : `Ctrl+${cap}`;
 }
 
-/** Opens the dialog that lists the shortcuts. @param {Shortcut[]} shortcuts */
+/**
+ * Opens the dialog that lists the shortcuts.
+ * @param {Pick<Shortcut, "key" | "name">[]} shortcuts  also those that the page binds elsewhere
+ */
 export function listShortcuts(shortcuts) {
   const rows = shortcuts.map((shortcut) =>
     make("div", { class: "dm-shortcut" }, make("dt", {}, shortcut.name), make("dd", {}, make("kbd", {}, printed(shortcut.key)))),
