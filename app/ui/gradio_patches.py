@@ -45,17 +45,22 @@ def _expect(condition: object, expectation: str) -> None:
         raise GradioChangedError(f"expected {expectation}")
 
 
-def _patch(apply: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Makes ``apply`` do nothing if patches are off, and warn once instead of failing if Gradio has changed."""
+def _patch(apply: Callable[_Arguments, None]) -> Callable[_Arguments, bool]:
+    """Makes ``apply`` do nothing if patches are off, and warn once instead of failing if Gradio has changed.
+
+    The result says whether it was applied.
+    """
 
     @wraps(apply)
-    def patch(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+    def patch(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> bool:
         if os.environ.get(SWITCH) == "off":
-            return
+            return False
         try:
             apply(*args, **kwargs)
         except GradioChangedError as changed:
             _report(apply.__name__, changed)
+            return False
+        return True
 
     return patch
 

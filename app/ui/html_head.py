@@ -31,9 +31,11 @@ _COMPONENTS = ("header", "chat", "composer", "conversations", "model", "model_me
 #: The modules that the page imports by itself: its own and those of its components.
 ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS))
 
+#: Applies the theme and the text size that the browser keeps.
+APPEARANCE = f'<script src="{FILES_URL}/shared/appearance_now.js"></script>'
 PRELOADS = "".join(
     [
-        f'<script src="{FILES_URL}/shared/appearance_now.js"></script>',  # first: nothing is drawn before it has run
+        APPEARANCE,  # first: nothing is drawn before it has run
         *(f'<link rel="preload" as="style" href="{FILES_URL}/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="{FILES_URL}/{name}" fetchpriority="low">'

@@ -20,7 +20,7 @@ from app.ui.gradio_patches import (
     survive_lost_requests,
     wake_queue,
 )
-from app.ui.html_head import PRELOADS
+from app.ui.html_head import APPEARANCE, PRELOADS
 from app.ui.options import page_options
 from app.ui.page import build_page
 from app.ui.static_files import FILES_URL, STATIC_DIR, CompressedPage, PageFiles
@@ -57,7 +57,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     install_widget(app, find_inbox)
     stop_loading_timer()
     survive_lost_requests()
-    preload(PRELOADS)
+    is_preloaded = preload(PRELOADS)
     app.mount(FILES_URL, PageFiles(directory=STATIC_DIR), name="ui-static")
     page = _queued_page(services)
     app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")
@@ -68,7 +68,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         page,
         "/",
         theme=page_theme(),
-        head=HEAD,
+        head=HEAD if is_preloaded else APPEARANCE + HEAD,  # late, but applied
         favicon_path=str(STATIC_DIR / "shared" / "favicon.svg"),
         footer_links=[],
         run_history=False,

@@ -49,6 +49,7 @@ def test_replies_are_compared_and_one_is_kept(chat: ChatPage, new_tab: NewTab) -
     expect(page.locator(".dm-column-facts").last).to_contain_text("Seed ")
     expect(page.locator(".dm-differs").first).to_be_visible()
     expect(page.locator(".dm-column-differs").last).to_contain_text("not in A")
+    assert "[differs:" in columns(page).last.aria_snapshot(), "screen readers say no colours"
     page.get_by_role("button", name="Mark differences").click()
     expect(page.locator(".dm-differs")).to_have_count(0)
     assert violations(page, ".dm-comparison") == []

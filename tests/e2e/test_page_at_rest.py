@@ -52,8 +52,7 @@ def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
     page.on("request", lambda request: asked.append(request.url.removeprefix(f"{server.url}/").partition("?")[0]))
     ChatPage(page, server.url).open()
     patches = ["shared/gradio_clock.js", "shared/gradio_requests.js"] if ARE_PATCHES_ON else []
-    early = ["shared/appearance_now.js"] if ARE_PATCHES_ON else []
-    own = [f"ui/static/{name}" for name in (*patches, *early, *STYLES, *find_modules(*ENTRIES))]
+    own = [f"ui/static/{name}" for name in (*patches, "shared/appearance_now.js", *STYLES, *find_modules(*ENTRIES))]
     assert sorted(
         name for name in asked if name.startswith("ui/static/") and name.endswith((".js", ".css", ".mjs"))
     ) == (sorted(own))

@@ -43,8 +43,10 @@
   addEventListener("dm-appearance", apply);
   addEventListener("storage", apply); // another tab changed it
   dark.addEventListener("change", gradio);
-  addEventListener("DOMContentLoaded", () => {
+  const watchBody = () => {
     gradio();
     new MutationObserver(gradio).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-  });
+  };
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", watchBody);
+  else watchBody(); // Gradio puts scripts into the head only after its own
 })();

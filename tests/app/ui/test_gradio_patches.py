@@ -36,7 +36,7 @@ from app.ui.gradio_patches import (
     wake_queue,
 )
 from app.ui.html_head import PRELOADS
-from app.ui.mount import MAX_EVENTS, _queued_page
+from app.ui.mount import MAX_EVENTS, _queued_page, mount_ui
 from app.ui.static_files import STATIC_DIR
 from tests.app.live_server import serve_asgi
 
@@ -233,7 +233,7 @@ def test_gradios_html_ends_its_head_with_ours_once() -> None:
 
 def test_only_the_page_gets_the_tags(templates: Callable[[str], Environment], warnings: list[str]) -> None:
     environment = templates("<head></head><body>")
-    preload("<link>")
+    assert preload("<link>")
     assert served(environment) == "<head><link></head><body>"
     assert served(environment, "other") == "<p></head>"
     assert warnings == []
@@ -261,8 +261,20 @@ def test_gradio_with_other_templates_is_left_as_it_is(
     environment: object, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradio.routes.templates, "env", environment)
-    preload("<link>")
+    assert not preload("<link>")
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_the_theme_is_applied_once_with_and_without_the_patches(
+    switch: str, templates: Callable[[str], Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = templates("<head></head><body>")
+    monkeypatch.setenv(SWITCH, switch)
+    heads: list[str] = []
+    monkeypatch.setattr(gr, "mount_gradio_app", lambda *_, head, **__: heads.append(head))
+    mount_ui(FastAPI(), no_services)
+    assert (served(environment) + heads[0]).count("appearance_now.js") == 1
 
 
 def test_the_timer_that_is_looked_for_is_the_one_that_is_stopped() -> None:
