@@ -23,7 +23,7 @@ export class ReplyTiming {
     this.contextLength = contextLength;
     this.model = model;
     this.button = make("button", { type: "button", class: "dm-stats" });
-    this.popover = new TitledPopover(this.button, "Where the time went", { name: "dm-timing" }, () => this.#content());
+    this.popover = new TitledPopover(this.button, "Where the time went", { name: "dm-timing", within: ".dm-scroll" }, () => this.#content());
     this.element = make("span", { class: "dm-stats-place", hidden: true }, this.button, this.popover.element);
   }
 
