@@ -127,8 +127,8 @@ class Models:
     async def decode_limit(self) -> DecodeLimit | None:
         """Returns what bounds the speed of the loaded model, measured once; None if that is not known."""
         host, info = self._engine, self._engine.info
-        if not isinstance(host, ModelHost) or host.status.state is not EngineState.READY:
-            return None
+        if not isinstance(host, ModelHost) or host.status.state is not EngineState.READY or self.has_guide:
+            return None  # the processor's caches hold the guide
         if self._decode_limit is None or self._decode_limit[0] != info:
             model = self.loaded(await self.find())
             limit = await run_in_daemon_thread(partial(decode_limit, model, info, host.settings)) if model else None

@@ -47,6 +47,10 @@ def test_a_line_under_the_reply_says_what_it_took(chat: ChatPage) -> None:
     for phase in ("Tokenize", "Queue", "Prefill", "First token", "Decode", "Delivery"):
         row = popover.get_by_role("row", name=re.compile(f"^{phase}"))
         expect(row.locator(".dm-timing-ms")).to_have_text(re.compile(r"^\d+(\.\d+)? m?s$"))
+    shown, box = popover.bounding_box(), chat.page.locator(".dm-box").bounding_box()
+    assert shown is not None
+    assert box is not None
+    assert shown["y"] + shown["height"] <= box["y"], "it covers the message box"
     cached = re.search(r"([\d,]+) of [\d,]+ tokens from the cache", popover.inner_text())
     assert cached is not None
     assert int(cached[1].replace(",", "")) > 0, "the second turn reads the first one from the cache"
