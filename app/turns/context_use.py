@@ -79,9 +79,7 @@ class ContextUse:
             alone = await self._factory.prepare_next(user_id, used, replace(context, path=()), text, prompt_text)
             prepared = alone
             if context.path:
-                prepared = await self._factory.prepare_next(
-                    user_id, used, context, text, prompt_text, conversation_id
-                )
+                prepared = await self._factory.prepare_next(user_id, used, context, text, prompt_text, conversation_id)
             base, total = alone.num_prompt_tokens, prepared.num_prompt_tokens
             omitted = prepared.num_omitted_messages
             in_prompt = len(prepared.messages) - len(alone.messages)
