@@ -197,7 +197,8 @@ export class MessageList {
   }
 
   #toEnd() {
-    this.scroller.scrollTop = this.scroller.scrollHeight;
+    // A welcome screen that is higher than its place begins with its heading.
+    this.scroller.scrollTop = this.list.childElementCount === 0 ? 0 : this.scroller.scrollHeight;
     this.#following.put(this.#where, true);
   }
 
