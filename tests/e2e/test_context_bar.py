@@ -32,9 +32,9 @@ def test_the_context_is_counted_as_one_types_and_shown_as_the_model_reads_it(gui
     assert page.evaluate(found) == []
     popover.get_by_role("button", name=DIALOG).click()
     dialog = page.get_by_role("dialog", name=DIALOG)
-    expect(dialog.locator(".dm-prompt-text")).to_contain_text("What does top-p do, and why?")
+    expect(dialog.locator(".dm-reading-text")).to_contain_text("What does top-p do, and why?")
     expect(dialog.locator("mark.dm-special").first).to_be_visible()
-    found = "axe.run('.dm-prompt-dialog').then(({violations}) => violations.map(({id}) => id))"
+    found = "axe.run('.dm-reading').then(({violations}) => violations.map(({id}) => id))"
     assert page.evaluate(found) == []
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
@@ -42,7 +42,7 @@ def test_the_context_is_counted_as_one_types_and_shown_as_the_model_reads_it(gui
 
     chat.replies.last.locator(".dm-stats").click()
     page.get_by_role("dialog", name="Where the time went").get_by_role("button", name=DIALOG).click()
-    shown = dialog.locator(".dm-prompt-text")
+    shown = dialog.locator(".dm-reading-text")
     expect(shown).to_contain_text("hi")
     expect(shown).not_to_contain_text("What does top-p do")
 

@@ -237,6 +237,7 @@ def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_
 def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
     chat.open_settings()
     text = chat.page.locator(".dm-prompt-text textarea")
+    expect(chat.page.locator(".dm-prompt-text")).to_have_css("background-color", "rgba(0, 0, 0, 0)")
     titles = chat.page.evaluate("window.deskmate.options.prompts.map(({title}) => title)")
     _hold_choices(chat)
     _choose_prompt(chat, titles[0])

@@ -22,16 +22,16 @@ export async function openPrompt(load, reportError) {
     return;
   }
   const title = uniqueId("dm-prompt-title");
-  const text = make("pre", { class: "dm-prompt-text", tabindex: "0", role: "region", "aria-label": "The prompt", dir: "auto" });
-  const alert = make("p", { role: "alert", class: "dm-prompt-alert" });
+  const text = make("pre", { class: "dm-reading-text", tabindex: "0", role: "region", "aria-label": "The prompt", dir: "auto" });
+  const alert = make("p", { role: "alert", class: "dm-reading-alert" });
   const more = make("button", { type: "button", class: "dm-button" }, "Show more");
   const copy = make("button", { type: "button", class: "dm-button" }, "Copy what is shown");
   const close = make("button", { type: "button", class: "dm-button dm-primary", onclick: () => dialog.close() }, "Close");
   const dialog = make(
     "dialog",
-    { class: "dm-dialog dm-prompt-dialog", "aria-labelledby": title },
+    { class: "dm-dialog dm-reading", "aria-labelledby": title },
     make("h2", { id: title }, "What the model reads"),
-    make("p", { class: "dm-prompt-about" }, about(view)),
+    make("p", { class: "dm-reading-about" }, about(view)),
     text,
     alert,
     make("div", { class: "dm-buttons" }, more, copy, close),
