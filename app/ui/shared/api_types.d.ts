@@ -1171,6 +1171,8 @@ export interface ModelInfo {
   can_call_tools: boolean;
   served_names: string[];
   adapters: string[];
+  quantization: string;
+  cache_bytes_per_token: number;
 }
 
 /** What can be loaded. */
