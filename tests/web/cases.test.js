@@ -11,7 +11,7 @@ import { presenceText } from "../../app/ui/pages/cases/presence.js";
 import { Timeline } from "../../app/ui/pages/cases/timeline.js";
 import { ago, duration, localValue, snoozeChoices } from "../../app/ui/pages/cases/times.js";
 import { inAlphabet } from "../../app/ui/pages/cases/known_tags.js";
-import { emptyText, hashOf, isOfView as belongs, placeOf } from "../../app/ui/pages/cases/views.js";
+import { emptyText, hashOf, isOfView as belongs, placeOf, repeats } from "../../app/ui/pages/cases/views.js";
 
 const ME = { id: "anna", name: "Anna" };
 const BEN = { id: "ben", name: "Ben" };
@@ -28,6 +28,11 @@ beforeEach(() => {
   globalThis.window = {
     sessionStorage: { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) },
   };
+});
+
+test("a row does not say the first message twice", () => {
+  assert.ok(repeats("Where is my refund?", "Where is my refund?") && repeats("Where is my refund for it?", "Where is my …"));
+  assert.ok(!repeats("Please answer!", "Where is my refund?"));
 });
 
 test("a case is in the view that its status and assignee say", () => {

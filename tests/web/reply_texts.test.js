@@ -38,7 +38,8 @@ test("how a reply ended", () => {
   assert.equal(endingNote("error", undefined, true), "The reply failed.");
   assert.equal(endingNote("interrupted", "The model was unloaded.", false), "Interrupted. The model was unloaded. The text so far was kept.");
   assert.match(endingNote("interrupted", null, false), /^Interrupted: Deskmate was shut down/);
-  assert.match(endingNote("stopped", null, true), /^Stopped\./);
+  assert.equal(endingNote("stopped", null, false), "Stopped. The text so far was kept.");
+  assert.equal(endingNote("stopped", null, true), "Stopped before the first word.", "there is no text to keep");
 });
 
 test("how a reply ended that has thoughts only", () => {

@@ -60,6 +60,7 @@ export function thoughtsLabel(seconds, running) {
 export function endingNote(status, error, empty, thought = false) {
   if (status === "error") return `The reply failed. ${error ?? ""}`.trim();
   if (empty && thought && !error && status in THINKING_NOTES) return THINKING_NOTES[status];
+  if (status === "stopped" && empty && !thought) return "Stopped before the first word.";
   if (status === "interrupted" && error) return `Interrupted. ${error} The text so far was kept.`;
   return NOTES[status] ?? (empty ? "The reply is empty." : "");
 }

@@ -4,7 +4,7 @@ import { byId, debounce, make, replaceChildren } from "../../shared/dom.js";
 import { count, moment } from "../../shared/formats.js";
 import { button, field, problem } from "./controls.js";
 import { ago } from "./times.js";
-import { emptyText, hashOf, VIEWS } from "./views.js";
+import { emptyText, hashOf, repeats, VIEWS } from "./views.js";
 
 /** @import { CaseRow, Counts, Inbox } from "./types.js" */
 /** @import { CaseRows, Filter } from "./case_rows.js" */
@@ -168,7 +168,7 @@ export class ListView {
     return [
       make("span", { class: "cs-row-top" }, make("strong", { dir: "auto" }, contact.name || contact.email || "Visitor"), make("time", { datetime: updated, title: moment(updated), "data-at": updated }, ago(updated))),
       ...(subject ? [make("span", { class: "cs-row-subject", dir: "auto" }, subject)] : []),
-      make("span", { class: "cs-row-preview", dir: "auto" }, preview),
+      ...(subject && repeats(preview, subject) ? [] : [make("span", { class: "cs-row-preview", dir: "auto" }, preview)]),
       make("span", { class: "cs-row-marks" }, ...marks, place ? make("span", { class: "cs-row-place", dir: "auto" }, place) : null),
     ];
   }

@@ -57,3 +57,6 @@ export function placeOf(hash) {
   }
   return { view: knownView(view), caseId, inbox: parameters.get("inbox") || null, tag: parameters.get("tag") || null };
 }
+
+/** Whether a case's last message is the one that its subject was made of: a row need not say both. @param {string} preview @param {string} subject */
+export const repeats = (preview, subject) => preview.startsWith(subject.replace(/\s*…$/, ""));
