@@ -53,7 +53,7 @@ function tiles(total) {
     tile("Cases", compact(total.cases), `${count(total.handed_off)} handed to people`),
     tile("Resolved", compact(total.resolved), `${count(total.resolved_by_bot)} by the assistant alone`),
     tile("Deflection", percent(total.resolved_by_bot, total.resolved), "of the resolved, without a person’s reply"),
-    tile("First response", duration(total.first_reply_s_p50), `median; 90 % within ${duration(total.first_reply_s_p90)}`),
+    tile("First response", duration(total.first_reply_s_p50), total.first_reply_s_p90 === null ? "median" : `median; 90 % within ${duration(total.first_reply_s_p90)}`),
     tile("Waiting", duration(total.waiting_s_p50), "median, for a person"),
     tile("Resolution", duration(total.resolution_s_p50), "median"),
     tile("Satisfaction", scoreText(total.satisfaction), `of 5, ${count(total.ratings)} ratings`),

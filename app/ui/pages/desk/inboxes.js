@@ -22,7 +22,7 @@ async function show(place, viewer) {
   const work = make("div", { class: "dk-work" });
   const create = button("New inbox", () => open(null), { kind: "dm-primary" });
   create.disabled = true; // until the collections that the form offers are there
-  const mail = make("p", { class: "dm-hint", dir: "auto" });
+  const mail = make("p", { class: "dm-hint dk-mail", dir: "auto" });
   place.append(mail, make("div", { class: "dk-two" }, make("div", { class: "dk-side" }, create, list), work));
   /** @type {Inbox[]} */
   let inboxes = [];

@@ -52,7 +52,7 @@ function tiles(total) {
     tile("Replies", compact(total.replies), `${count(total.failed)} failed or interrupted`),
     tile("Users", compact(total.users), "who got a reply"),
     tile("Completion tokens", compact(total.completion_tokens), `${compact(total.prompt_tokens)} prompt tokens, ${percent(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
-    tile("Time to first token", seconds(total.ttft_p50_ms), `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
+    tile("Time to first token", seconds(total.ttft_p50_ms), total.ttft_p95_ms === null ? "median" : `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
     tile("Tokens/s", rate(total.tokens_per_second_p50), "median of the replies"),
     tile("Liked", percent(total.thumbs_up, rated), `${count(total.thumbs_up)} up, ${count(total.thumbs_down)} down`),
   );
