@@ -115,6 +115,8 @@ async def test_what_is_known_of_the_model_says_which_format_and_why(llama: Path,
     save_quantized(llama, EIGHT_BITS, tmp_path / "quantized", tmp_path / "dense")
     async with Engine(EngineSettings(model=str(tmp_path / "quantized"), device="cpu", native=False)) as engine:
         assert engine.info.dtype.startswith("int8 and ")
+        assert engine.info.quantization == "int8"
+        assert engine.info.cache_bytes_per_token > 0
         assert "int-quantized" in str(engine.info.quantization_reason)
 
 

@@ -142,6 +142,9 @@ async def test_prepared_and_streamed_is_the_same_as_chat(
     assert pushed[-1].timings is not None
     assert pushed[-1].timings.prompt_tokens == prepared.num_prompt_tokens == len(await engine.tokenize(messages))
     assert len(said(expected)) == params.n
+    # Of each reply, as soon as it begins: one that is stopped has no timings.
+    queued = [delta.queue_seconds for delta in pushed if delta.queue_seconds is not None]
+    assert queued == [pushed[-1].timings.queue_seconds] * params.n
 
 
 async def test_it_is_rendered_once_however_often_it_is_streamed(
