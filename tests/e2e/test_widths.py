@@ -109,3 +109,19 @@ def _misfits(page: Page, width: int, open_view: Callable[[], object]) -> list[st
     page.set_viewport_size({"width": width, "height": 844})
     open_view()
     return list(page.evaluate(_MISFITS))
+
+
+def test_in_a_low_window_the_welcome_begins_at_its_heading_and_the_list_has_room(
+    new_browser: NewBrowser, guide_server: Server
+) -> None:
+    page = new_browser(guide_server, viewport={"width": 720, "height": 450}).new_page()  # 1440 at 200 %
+    ChatPage(page, guide_server.url).open()
+    heading = page.locator(".dm-welcome-heading").bounding_box()
+    header = page.locator(".dm-header").bounding_box()
+    assert heading is not None
+    assert header is not None
+    assert heading["y"] >= header["y"] + header["height"]
+    page.locator(".dm-toggle-conversations").click()
+    frame = page.locator(".dm-list-frame").bounding_box()
+    assert frame is not None
+    assert frame["height"] >= 150

@@ -9,7 +9,9 @@ import pytest
 
 from app.models import performance
 from app.models.local_model import LocalModel, Source, Weights
-from engine import EngineSettings
+from app.models.scan import Scan
+from app.services.container import Services
+from engine import EngineSettings, EngineState, ModelInfo
 from testing.fake_engine import FakeEngine
 
 SIZE = 10**9
@@ -56,3 +58,26 @@ def test_the_limit_of_a_loaded_model_is_that_of_how_it_was_loaded(
     assert plain.weight_bytes == 2 * SIZE
     monkeypatch.setattr(performance, "may_have_gpu", lambda: True)
     assert performance.decode_limit(model("BF16"), info, settings) is None
+
+
+async def test_the_limit_is_measured_once_for_each_model_that_is_loaded(
+    services: Services, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [performance.DecodeLimit(20e9, 1e9, 1000), performance.DecodeLimit(20e9, 2e9, 1000)]
+    measured: list[str] = []
+
+    def measure(model: LocalModel, info: ModelInfo, settings: EngineSettings) -> performance.DecodeLimit:
+        measured.append(f"{model.name} as {info.name} from {settings.model}")
+        return limits[len(measured) - 1]
+
+    async def find() -> Scan:
+        return Scan([replace(model("BF16"), target=engine.source)])
+
+    monkeypatch.setattr("app.services.models.decode_limit", measure)
+    monkeypatch.setattr(services.models, "find", find)
+    assert [await services.models.decode_limit() for _ in range(2)] == [limits[0]] * 2
+    await engine.swap("models/other")
+    assert await services.models.decode_limit() == limits[1]
+    assert measured == ["model as fake from models/fake", "model as other from models/other"]
+    engine.state = EngineState.STARTING
+    assert await services.models.decode_limit() is None
