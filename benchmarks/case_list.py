@@ -109,7 +109,7 @@ async def measure(url: str, count: int) -> dict[str, dict[str, float]]:
         "counts": lambda: cases.counts(agent),
         "one case": lambda: cases.get(agent, dice.choice(ids)),
         "search, a word in a quarter": lambda: cases.page(agent, query="parcel"),
-        "what has just changed": lambda: cases.changed_since(agent, datetime.now(UTC)),
+        "what has just changed": lambda: cases.changed_since(agent, datetime.now(UTC), {}),
     }
     found = {}
     for name, ask in asked.items():

@@ -3,6 +3,7 @@
     .venv/bin/python -m benchmarks.desk                     # three minutes: 1,000 visitors, 20 messages a second
     .venv/bin/python -m benchmarks.desk --quick             # half a minute: 200 visitors, 5 messages a second
     .venv/bin/python -m benchmarks.desk --model --rate 2    # the model decides and writes, although it is too small
+    .venv/bin/python -m benchmarks.desk --postgres          # on a private PostgreSQL server
 
 Starts a real server (``python -m app serve``, accounts, the bundled model, a fresh SQLite database) with the documents
 in ``docs/`` and an inbox whose bot answers from them, and connects visitors by the widget's own protocol. A seed fixes
@@ -15,7 +16,8 @@ of each address hold, as for any other visitors.
 Meanwhile an agent loads ``/desk/cases``, lists and single cases, and another one has drafts written. Prints p50 and p95
 of the time from sending a message to its acknowledgement and to the first word of the answer in the stream, of
 sessions, of the agents' pages, and of the first text of a draft, alone and beside the visitors; memory, as in
-:mod:`benchmarks.soak`; errors; and the CPU use of the server and of this process, which shares the machine with it.
+:mod:`benchmarks.soak`; errors; and the CPU use of the server and of this process, which shares the machine with it, and with PostgreSQL's
+processes, which count as other programs. ``benchmarks.desk_cost`` has the processor time by part.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
@@ -37,7 +40,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.history import RESULTS, databases
 from benchmarks.live.agents import DraftingAgent, ReadingAgent
 from benchmarks.live.browser import Browser, ResponseError
 from benchmarks.live.proxy import Proxy
@@ -248,7 +251,7 @@ async def measure(server: LiveServer, args: argparse.Namespace) -> dict[str, Any
     ended, _ = await asyncio.wait({*tasks, writing}, return_when=asyncio.FIRST_COMPLETED)
     for task in ended:
         task.result()
-    wall = perf_counter() - began
+    wall, used = perf_counter() - began, server_cpu(server) - cpu
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -268,7 +271,8 @@ async def measure(server: LiveServer, args: argparse.Namespace) -> dict[str, Any
         | {"any": spread([one for seconds in reading.seconds.values() for one in seconds])},
         "draft_first_text": {"alone": spread(alone), "beside_visitors": spread(drafting.first_texts)},
         "memory_mib": trend_of(memory),
-        "server_cores": round((server_cpu(server) - cpu) / wall, 2),
+        "server_cores": round(used / wall, 2),
+        "server_cpu_ms_per_message": round(1000 * used / max(1, len(crowd.outcomes.acknowledged)), 1),
         "generator_cores": round((process_time() - own) / wall, 2),
         "others_share_of_cpu": round(mark.others_share(), 3),
     }
@@ -336,7 +340,8 @@ def format_report(found: dict[str, Any]) -> list[str]:
         *(line(f"first text of a draft, {name.replace('_', ' ')}", values) for name, values in drafts.items()),
         f"memory: {memory['start']:,.0f}, {memory['middle']:,.0f}, {memory['end']:,.0f} MiB; "
         f"{memory['grown_in_second_half']:+.1f} over the second half: {'flat' if memory['flat'] else 'NOT FLAT'}",
-        f"cores used: {found['server_cores']} by the server, {found['generator_cores']} by the visitors, "
+        f"cores used: {found['server_cores']} by the server ({found['server_cpu_ms_per_message']} ms per message), "
+        f"{found['generator_cores']} by the visitors, "
         f"{100 * found['others_share_of_cpu']:.0f} % of all by other programs",
     ]
 
@@ -348,6 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--quick", action="store_true", help="a small desk for a short time")
     parser.add_argument("--model", action="store_true", help="let the model decide and write, although it is too small")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--bot-replies", type=int, default=4, help="the server's setting")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path)
@@ -356,10 +362,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args.visitors, args.rate, args.seconds = args.visitors or visitors, args.rate or rate, args.seconds or seconds
     options = ["--bot-replies", str(args.bot_replies), "--knowledge-min-parameters", "0"]
     load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as temporary, LiveServer(Path(temporary), options) as server:
-        found = asyncio.run(measure(server, args))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if args.postgres:
+            make_database = stack.enter_context(databases(["postgresql"], folder))["postgresql"]
+            options += ["--database-url", make_database("desk")]
+        found = asyncio.run(measure(stack.enter_context(LiveServer(folder, options)), args))
     print("\n".join(format_report(found)))
-    asked = {name: getattr(args, name) for name in ("visitors", "rate", "seconds", "model", "bot_replies", "seed")}
+    asked = {name: getattr(args, name) for name in ("visitors", "rate", "seconds", "model", "postgres", "bot_replies", "seed")}
     result = {"machine": machine.describe() | {"load_before": load_before}, "asked": asked, **found}
     output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-desk.json"
     output.write_text(json.dumps(result, indent=1) + "\n")

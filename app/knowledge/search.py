@@ -13,11 +13,15 @@ MAX_PASSAGES = 50
 
 
 class KnowledgeSearch:
-    """Finds passages among the collections that a user may use."""
+    """Finds passages among the collections that a user may use.
 
-    def __init__(self, chunks: HybridSearch) -> None:
+    Args:
+        bot_replies: how many replies of the bot may search at once, all as one user, the inbox's account.
+    """
+
+    def __init__(self, chunks: HybridSearch, bot_replies: int = 0) -> None:
         self._chunks = chunks
-        self._queue = SearchQueue()
+        self._queue = SearchQueue(min_waiting=bot_replies)
 
     async def search(
         self,

@@ -110,7 +110,10 @@ class Knowledge:
         return cls(
             collections=Collections(database),
             documents=documents,
-            search=KnowledgeSearch(HybridSearch(ChunkSearch(database, search_thesaurus(settings)), dense)),
+            search=KnowledgeSearch(
+                HybridSearch(ChunkSearch(database, search_thesaurus(settings)), dense),
+                bot_replies=settings.bot_replies,
+            ),
             articles=(articles := Articles(database)),
             publishing=Publishing(articles, documents),
             questions=MarkedQuestions(database),

@@ -70,6 +70,7 @@ class WidgetSession:
     visitor: Visitor
     inbox: InboxView
     identity_error: str | None  #: for the website's developers: why its identity token proves nothing
+    is_new: bool  #: the visitor has just come, and has no case
 
 
 class Widget:
@@ -120,10 +121,13 @@ class Widget:
         new_hash = self._accounts.mint.hash(new)
         if visitor is not None and hashed is not None and token is not None:
             if identity is None or visitor.contact.external_id == identity.external_id:
-                return WidgetSession(token=token, visitor=visitor, inbox=inbox, identity_error=identity_error)
+                return WidgetSession(
+                    token=token, visitor=visitor, inbox=inbox, identity_error=identity_error, is_new=False
+                )
             visitor = await self.cases.visitors.identify(
                 hashed, new_hash, external_id=identity.external_id, name=identity.name, email=identity.email
             )
+        is_new = visitor is None and identity is None
         if visitor is None:
             visitor = await self.cases.visitors.create(
                 inbox.id,
@@ -134,7 +138,7 @@ class Widget:
                 language=_language(wish.language),
                 time_zone=_time_zone(wish.time_zone),
             )
-        return WidgetSession(token=new, visitor=visitor, inbox=inbox, identity_error=identity_error)
+        return WidgetSession(token=new, visitor=visitor, inbox=inbox, identity_error=identity_error, is_new=is_new)
 
     async def write(
         self, visitor: VisitorIdentity, address: str, text: str, client_id: str, attachments: list[str]

@@ -135,8 +135,8 @@ class Templates:
 
     async def _current(self, kind: TemplateKind, name: str) -> StoredTemplate | None:
         file = self._files[kind].get(name)
-        written = await self._versions.current(kind, name)
-        return written[0] if written else _of_file(name, file) if file else None
+        written = await self._versions.last(kind, name)
+        return written or (_of_file(name, file) if file else None)
 
 
 def _of_file(name: str, template: Template) -> StoredTemplate:

@@ -18,6 +18,8 @@ from app.turns.engine_requests import count_tokens
 from engine import ChatEngine, StructuredOutput, StructureKind
 
 _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
+MAX_TOKEN_COUNTS = 1000
+"""Sources whose tokens are remembered: some MiB. Above it, the one that was not used for longest is forgotten."""
 
 NO_DOCUMENTS = "This server has no documents to search. Turn off the sources of this chat."
 GONE = (
@@ -66,6 +68,7 @@ class Sources:
         self._rewriter = rewriter
         self._engine = engine
         self._settings = settings
+        self._token_counts: dict[tuple[str, str], int] = {}  # by the model's name and the text
 
     async def find(
         self, user_id: str, collections: Sequence[str], text: str, turns: Sequence[PastTurn] = ()
@@ -88,7 +91,7 @@ class Sources:
         budget = self.max_tokens
         sources: list[Passage] = []
         for passage in found:
-            budget -= await count_tokens(self._engine, show_source(len(sources) + 1, passage))
+            budget -= await self._count_tokens(show_source(len(sources) + 1, passage))
             if budget < 0:
                 break
             sources.append(passage)
@@ -124,6 +127,17 @@ class Sources:
                 query[:MAX_QUERY_CHARS], found, count=self._settings.knowledge_rerank, caller=caller
             )
         return found[:count]
+
+    async def _count_tokens(self, text: str) -> int:
+        """Counts the tokens of a source; those of a desk's documents come again and again."""
+        key = (self._engine.info.name, text)
+        count = self._token_counts.pop(key, None)
+        if count is None:
+            count = await count_tokens(self._engine, text)
+        self._token_counts[key] = count  # the last used one is the last
+        if len(self._token_counts) > MAX_TOKEN_COUNTS:
+            del self._token_counts[next(iter(self._token_counts))]
+        return count
 
     @property
     def max_tokens(self) -> int:

@@ -7,7 +7,7 @@ differs from what it has sent, so a lost hint costs time and no event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ async def list_stream(cases: Cases, user_id: str, metrics: HttpMetrics) -> Async
 
     ``reset`` asks to read the list again: more has changed at once than a stream tells.
     """
-    seen: dict[str, int] = {}
+    seen: Mapping[str, int] = {}
     since = datetime.now(UTC)
     with metrics.event_streams.track_inprogress(), suppress(StorageUnavailable):  # the client reconnects by itself
         inboxes = await cases.list.readable_inboxes(user_id)
@@ -41,13 +41,12 @@ async def list_stream(cases: Cases, user_id: str, metrics: HttpMetrics) -> Async
         while True:
             with cases.signals.watch(inboxes) as woken:
                 while True:
-                    changed = await cases.list.changed_since(user_id, since - OVERLAP)
-                    new = [case for case in reversed(changed) if seen.get(case.id) != case.revision]
-                    seen = {case.id: case.revision for case in changed}
-                    since = max([since, *(case.updated_at for case in changed)])
-                    if first or new:
-                        pieces = [] if first else [_event("case", CaseRow.of(case)) for case in new]
-                        if not first and len(changed) == MAX_CHANGED:
+                    changed = await cases.list.changed_since(user_id, since - OVERLAP, seen)
+                    seen = changed.revisions
+                    since = max(since, changed.latest or since)
+                    if first or changed.new:
+                        pieces = [] if first else [_event("case", CaseRow.of(case)) for case in changed.new]
+                        if not first and len(seen) == MAX_CHANGED:
                             pieces.append(sse_event({}, event="reset"))
                         yield b"".join([*pieces, sse_event(await cases.list.counts(user_id), event="counts")])
                     first = False

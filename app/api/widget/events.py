@@ -29,7 +29,7 @@ from app.domain.cases import AuthorKind
 from app.domain.views import MessageStatus
 from app.errors import StorageUnavailable
 from app.services.widget import Widget
-from app.store.cases.contact_looks import ContactState
+from app.store.cases.contact_looks import ContactLook, ContactState
 
 LOOK_SECONDS = 30.0  #: a stream looks at least this often, give or take a third: many begin at once after a restart
 WHOLE_LOOK_SECONDS = 120.0  #: between two looks while the case does not change: the inbox or the time of day may
@@ -75,39 +75,45 @@ class WidgetStream:
                 with self._widget.cases.signals.watch(ids) as woken:
                     while True:
                         woken.clear()
-                        state = await self._state()
-                        if state is None:
+                        found = await self._look()
+                        if found is None:
                             return
+                        state, look = found
+                        if pieces := self._pieces(state, look):
+                            yield b"".join(pieces)
                         if state.case_id != watched:
                             watched = state.case_id
-                            break  # another case: watch that one
-                        if pieces := await self._look(state):
-                            yield b"".join(pieces)
+                            break  # another case: watch that one, and look again, as it may have changed meanwhile
                         live = self._live()
                         async for more in self._follow(live, woken) if live is not None else _none():
                             yield more
                         await self._wait(woken)
 
-    async def _state(self) -> ContactState | None:
-        """The case now; None once the token is not this contact's any more: it ends when the visitor becomes a known
-        customer, is erased, or has not come for long, and another person may have kept it."""
-        visitor = self._visitor
-        return await self._widget.cases.looks.state(visitor.contact_id, visitor.inbox_id, visitor.token_hash)
+    async def _look(self) -> tuple[ContactState, ContactLook | None] | None:
+        """Reads the case, whole if it may have changed; None once the token is not this contact's any more.
 
-    async def _look(self, state: ContactState) -> list[bytes]:
+        The token ends when the visitor becomes a known customer, is erased, or has not come for long, and another
+        person may have kept it.
+        """
+        visitor = self._visitor
+        may_differ = self._live() is not None or self._is_streaming or monotonic() >= self._look_at
+        return await self._widget.cases.looks.look(
+            visitor.contact_id,
+            visitor.inbox_id,
+            visitor.token_hash,
+            case_id=self._case_id,
+            after=self._final,
+            unless=None if may_differ else self._seen,
+        )
+
+    def _pieces(self, state: ContactState, look: ContactLook | None) -> list[bytes]:
         """Returns the events that tell what has changed in the database."""
-        if state.case_id is None:
-            self._case_id = self._seen = None  # the client may have named another visitor's
-            return []
-        live = self._live() if state.case_id == self._case_id else None
-        is_due = monotonic() >= self._look_at
-        if state == self._seen and live is None and not self._is_streaming and not is_due:
-            return []
-        found = await self._widget.cases.looks.look(self._visitor.contact_id, self._case_id, self._final)
-        if found is None:
+        if look is None:
+            if state.case_id != self._case_id:
+                self._case_id = self._seen = None  # the client may have named another visitor's
             return []
         self._seen, self._look_at = state, monotonic() + WHOLE_LOOK_SECONDS
-        case, messages = found.case, found.messages
+        case, messages = look.case, look.messages
         if case.id != self._case_id:
             self._case_id, self._final, self._sent = case.id, -1, {}
         live = self._live()
@@ -115,7 +121,7 @@ class WidgetStream:
         self._is_streaming = any(message.status == MessageStatus.STREAMING for message in messages)
         before = self._final
         self._final = final_position(messages, self._final)
-        if (shown := WidgetCase.of(case, found.inbox, is_rated=found.is_rated)) != self._case:
+        if (shown := WidgetCase.of(case, look.inbox, is_rated=look.is_rated)) != self._case:
             self._case = shown
             pieces.append(self._event("case", asdict(shown)))
         for message in messages:

@@ -106,7 +106,7 @@ async def start_session(inbox: str, wanted: NewSession, widget: WidgetDep, clien
     )
     session = await widget.start(inbox, wish, client.address)
     contact = session.visitor.contact
-    case = await widget.cases.contacts.current(contact.id)
+    case = await widget.cases.contacts.current(contact.id) if not session.is_new else None
     messages = await widget.cases.contacts.messages(contact.id, case.id) if case is not None else []
     live = widget.live.get(case.id) if case is not None else None
     return WidgetSessionData(

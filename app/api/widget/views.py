@@ -46,6 +46,7 @@ class WidgetMessage:
     def of(cls, message: CaseMessage, live: ReplyBuffer | None = None) -> WidgetMessage:
         """``live``: the message is a reply under way, whose text is further than what is stored."""
         text = live.text if live is not None else message.text
+        citations = message.citations if live is None else citations_of(text, message.sources)
         is_agent = message.author is AuthorKind.AGENT
         return cls(
             id=message.id,
@@ -54,10 +55,7 @@ class WidgetMessage:
             status=message.status,
             created_at=message.created_at,
             client_id=message.client_id if message.author is AuthorKind.CONTACT else None,
-            citations=tuple(
-                WidgetCitation(one.number, one.title, one.heading, one.text)
-                for one in citations_of(text, message.sources)
-            ),
+            citations=tuple(WidgetCitation(one.number, one.title, one.heading, one.text) for one in citations),
             attachments=message.attachments,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy import BindParameter, ColumnElement, and_, exists, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.roles import UserRole
@@ -16,7 +16,7 @@ NO_CASE = "There is no such case. It may have been deleted, or you are no member
 READ_ONLY = "You can read this case but not change it. Ask an admin for the role of an agent."
 
 
-def is_active_admin(user_id: str) -> ColumnElement[bool]:
+def is_active_admin(user_id: str | BindParameter[str]) -> ColumnElement[bool]:
     return exists().where(
         Account.id == user_id,
         Account.kind == "person",
@@ -25,7 +25,7 @@ def is_active_admin(user_id: str) -> ColumnElement[bool]:
     )
 
 
-def may_read(user_id: str, inbox_id: InstrumentedAttribute[str]) -> ColumnElement[bool]:
+def may_read(user_id: str | BindParameter[str], inbox_id: InstrumentedAttribute[str]) -> ColumnElement[bool]:
     """Whether the user may read the cases of the inbox: admins all, others those of the inboxes they are members of."""
     member = exists().where(InboxMember.inbox_id == inbox_id, InboxMember.user_id == user_id)
     active = exists().where(Account.id == user_id, Account.kind == "person", Account.disabled_at.is_(None))

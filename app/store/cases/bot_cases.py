@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import and_, bindparam, exists, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.domain import cases as rules
@@ -21,16 +21,19 @@ from app.domain.views import MessageStatus, ReplyStats
 from app.store.cases.case_rows import (
     case_messages,
     case_state,
-    case_view,
     case_views,
-    messages_query,
-    read_messages,
-    view_of,
 )
-from app.store.cases.case_writes import append_message, apply, end_bot_reply, show_preview, touch
-from app.store.cases.inboxes import inbox_view
+from app.store.cases.case_writes import (
+    append_message,
+    apply,
+    end_bot_reply,
+    running_turns,
+    show_preview,
+    touch,
+)
 from app.store.cases.outbox import enqueue_message
 from app.store.cases.signals import CaseSignals
+from app.store.cases.visitor_reads import case_with_inbox, messages_of_bot
 from app.store.chat.gap_writes import write_gap
 from app.store.chat.leases import lease_until
 from app.store.chat.reply_writes import TurnOutcome, ended_message, ended_turn
@@ -45,9 +48,6 @@ MAX_HISTORY = 200
 """Messages that the bot reads, the newest ones: what a model's context does not hold is left out anyway."""
 
 # Built once: every message of a visitor runs these.
-_HISTORY = messages_query(
-    SupportCase.id == bindparam("case_id"), Message.internal.is_(False), Message.position >= SupportCase.bot_from
-).limit(bindparam("limit"))
 _LOCKED_CASE = (
     select(SupportCase)
     .where(SupportCase.id == bindparam("id"))
@@ -94,29 +94,25 @@ class BotCases:
     async def get(self, case_id: str) -> CaseView | None:
         """The case; None if it was deleted."""
 
-        def work(session: Session) -> CaseView | None:
-            case = session.get(SupportCase, case_id)
-            return view_of(session, case) if case is not None else None
-
-        return await self._database.read(work)
+        found = await self._database.read_rows(lambda connection: case_with_inbox(connection, case_id))
+        return found.case if found is not None else None
 
     async def history(self, case_id: str) -> list[CaseMessage]:
         """The messages that the bot reads, oldest first: without notes, since the last resolution, and the newest
         :data:`MAX_HISTORY`."""
-        return await self._database.read(lambda session: _history(session, case_id))
+        return await self._database.read_rows(lambda connection: messages_of_bot(connection, case_id, MAX_HISTORY))
 
     async def open(self, case_id: str) -> BotCase | None:
         """The case as the bot answers it; None if it was deleted, or the bot does not have it."""
 
-        def work(session: Session) -> BotCase | None:
-            case = session.get(SupportCase, case_id)
-            inbox = session.get(Inbox, case.inbox_id) if case is not None else None
-            if case is None or inbox is None or case.status != CaseStatus.BOT:
+        def work(connection: Connection) -> BotCase | None:
+            found = case_with_inbox(connection, case_id)
+            if found is None or found.case.status is not CaseStatus.BOT:
                 return None
-            history = tuple(_history(session, case_id))
-            return BotCase(case=view_of(session, case), inbox=inbox_view(inbox), history=history)
+            history = tuple(messages_of_bot(connection, case_id, MAX_HISTORY))
+            return BotCase(case=found.case, inbox=found.inbox, history=history)
 
-        return await self._database.read(work)
+        return await self._database.read_rows(work)
 
     async def unanswered(self, *, minimum_age_s: float = 0.0, limit: int = 100) -> list[CaseView]:
         """The cases in which a contact waits for the bot, while no process writes a reply: a stop has left them.
@@ -233,11 +229,7 @@ class BotCases:
             if case is None:
                 return None
             now = datetime.now(UTC)
-            begun = session.scalars(
-                select(Message)
-                .join(Turn, Turn.message_id == Message.id)
-                .where(Turn.conversation_id == case.conversation_id, Turn.status == "running")
-            ).one_or_none()
+            begun = next((session.get_one(Message, id) for _, id in running_turns(session, case)), None)
             actor = SYSTEM if reason in (HandOffReason.FAILURE, HandOffReason.TIMEOUT) else BOT
             apply(session, case, rules.hand_off(case_state(case), actor, reason, now), now)
             if begun is not None:
@@ -253,7 +245,8 @@ class BotCases:
                 append_message(session, case, SYSTEM, sentence, now, sources=sources)
             if note:
                 append_message(session, case, BOT, note, now, internal=True)
-            return view_of(session, case), case
+            session.flush()
+            return _view(session.connection(), case_id), case
 
         return await self._signalled(work)
 
@@ -266,7 +259,8 @@ class BotCases:
                 return None
             now = datetime.now(UTC)
             apply(session, case, rules.resolve(case_state(case), BOT, now), now)
-            return case_view(session, case.id), case
+            session.flush()
+            return _view(session.connection(), case_id), case
 
         return await self._signalled(work)
 
@@ -315,8 +309,10 @@ class BotCases:
         return result
 
 
-def _history(session: Session, case_id: str) -> list[CaseMessage]:
-    return read_messages(session, _HISTORY, {"case_id": case_id, "limit": MAX_HISTORY})
+def _view(connection: Connection, case_id: str) -> CaseView:
+    found = case_with_inbox(connection, case_id)
+    assert found is not None  # this transaction holds its row
+    return found.case
 
 
 def _leave_gap(session: Session, case: SupportCase, reply: Message, reason: HandOffReason) -> None:

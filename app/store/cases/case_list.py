@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -12,6 +13,7 @@ from sqlalchemy import (
     CompoundSelect,
     Tuple,
     and_,
+    bindparam,
     case,
     exists,
     func,
@@ -36,6 +38,7 @@ from app.store.chat.search_queue import SearchQueue
 from app.store.db.case_models import CaseAttachment, CaseEvent, Inbox, Satisfaction, SupportCase
 from app.store.db.database import Database
 from app.store.db.models import Account, ConversationTag, Message, UtcDateTime
+from app.store.db.prepared_statements import Prepared
 from app.store.db.rows import is_id, shown_name
 from app.store.db.statement_timeout import TooSlowError, time_limit
 from app.store.desk.cursors import decode_cursor, encode_cursor
@@ -47,6 +50,28 @@ MAX_TAGS = 500
 SHOWN_MESSAGES = 200
 SHOWN_EVENTS = 500
 SHOWN_OTHER_CASES = 20
+
+
+# Built once: each agent's list of cases asks these whenever a case changes.
+_READABLE = Prepared(select(Inbox.id).where(may_read(bindparam("user_id"), Inbox.id)))
+_CHANGED = Prepared(
+    select(SupportCase.id, SupportCase.revision, SupportCase.updated_at)
+    .where(
+        may_read(bindparam("user_id"), SupportCase.inbox_id),
+        SupportCase.updated_at >= bindparam("moment", type_=UtcDateTime()),
+    )
+    .order_by(SupportCase.updated_at.desc(), SupportCase.id.desc())
+    .limit(MAX_CHANGED)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedCases:
+    """Cases with activity since a moment."""
+
+    revisions: Mapping[str, int]  #: of all of them, by id
+    latest: datetime | None  #: the last activity
+    new: Sequence[CaseView]  #: those at another revision than the caller knew, the earliest activity first
 
 
 class CaseListView(StrEnum):
@@ -242,15 +267,24 @@ class CaseList:
 
         return await self._database.read(work)
 
-    async def changed_since(self, user_id: str, moment: datetime) -> list[CaseView]:
-        """The cases with activity at ``moment`` or later, the latest first, at most :data:`MAX_CHANGED`."""
-        query = (
-            select(SupportCase)
-            .where(may_read(user_id, SupportCase.inbox_id), SupportCase.updated_at >= moment)
-            .order_by(SupportCase.updated_at.desc(), SupportCase.id.desc())
-            .limit(MAX_CHANGED)
-        )
-        return await self._database.read(lambda session: case_views(session, query))
+    async def changed_since(self, user_id: str, moment: datetime, known: Mapping[str, int]) -> ChangedCases:
+        """The cases with activity at ``moment`` or later, at most the latest :data:`MAX_CHANGED`.
+
+        Args:
+            known: revisions by id; a case that is still at its revision is not read again.
+        """
+
+        def work(session: Session) -> ChangedCases:
+            rows = _CHANGED.rows(session.connection(), {"user_id": user_id, "moment": moment})
+            new = [id for id, revision, _ in rows if known.get(id) != revision]
+            query = select(SupportCase).where(SupportCase.id.in_(new)).order_by(SupportCase.updated_at, SupportCase.id)
+            return ChangedCases(
+                revisions={id: revision for id, revision, _ in rows},
+                latest=rows[0][2] if rows else None,
+                new=case_views(session, query) if new else [],
+            )
+
+        return await self._database.read(work)
 
     async def readable_inboxes(self, user_id: str) -> list[str]:
         """Ids of the inboxes whose cases the user may read."""
@@ -297,7 +331,7 @@ class CaseList:
 
 def readable_inboxes(session: Session, user_id: str) -> list[str]:
     """As :meth:`CaseList.readable_inboxes`, within a transaction."""
-    return list(session.scalars(select(Inbox.id).where(may_read(user_id, Inbox.id))))
+    return [id for (id,) in _READABLE.rows_in(session, {"user_id": user_id})]
 
 
 def _key() -> Tuple:

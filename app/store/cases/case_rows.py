@@ -63,7 +63,7 @@ def case_views(session: Session, query: Select[Any]) -> list[CaseView]:
         .add_columns(Contact, shown_name(assignee))
     ).all()
     tags = tags_of(session, [row[0].conversation_id for row in rows])
-    return [_case_view(case, contact, name, tags.get(case.conversation_id, ())) for case, contact, name in rows]
+    return [case_view_of(case, contact, name, tags.get(case.conversation_id, ())) for case, contact, name in rows]
 
 
 def case_view(session: Session, case_id: str) -> CaseView:
@@ -78,13 +78,14 @@ def view_of(session: Session, case: SupportCase) -> CaseView:
     if case.assignee_id is not None:
         name = session.scalar(select(shown_name(Account)).where(Account.id == case.assignee_id))
     tags = tags_of(session, [case.conversation_id])
-    return _case_view(case, contact, name, tags.get(case.conversation_id, ()))
+    return case_view_of(case, contact, name, tags.get(case.conversation_id, ()))
 
 
-def _case_view(case: SupportCase, contact: Contact, assignee: str | None, tags: tuple[str, ...]) -> CaseView:
+def case_view_of(case: SupportCase, contact: Contact, assignee: str | None, tags: tuple[str, ...]) -> CaseView:
+    """The view of a case. ``assignee``: the name of the user to whom it is assigned."""
     return CaseView(
         id=case.id,
-        conversation_id=case.conversation_id,
+        conversation_id=case.id,
         inbox_id=case.inbox_id,
         contact=contact_view(contact),
         status=CaseStatus(case.status),
@@ -129,7 +130,7 @@ def read_messages(
     names = actor_names(session, ((message.author_kind, message.author_id) for message, _ in rows))
     files = attachments_of(session, [message.id for message, _ in rows])
     return [
-        _message_view(message, case_id, names.get(message.author_id or ""), files.get(message.id, ()))
+        message_view(message, case_id, names.get(message.author_id or ""), files.get(message.id, ()))
         for message, case_id in rows
     ]
 
@@ -142,12 +143,13 @@ def new_message_view(session: Session, message: Message, case_id: str) -> CaseMe
         name = contact.name if contact is not None else None
     else:
         name = actor_names(session, [(message.author_kind, message.author_id)]).get(message.author_id or "")
-    return _message_view(message, case_id, name, ())
+    return message_view(message, case_id, name, ())
 
 
-def _message_view(
+def message_view(
     message: Message, case_id: str, author_name: str | None, attachments: tuple[AttachmentView, ...]
 ) -> CaseMessage:
+    """The view of a message."""
     return CaseMessage(
         id=message.id,
         case_id=case_id,

@@ -20,12 +20,12 @@ from app.domain.knowledge import Passage
 from app.domain.text import clean_text, one_line
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, InvalidInput
-from app.store.cases.case_rows import case_messages, messages_query, new_message_view, read_messages
+from app.store.cases.case_rows import case_messages, new_message_view
 from app.store.cases.outbox import enqueue_events, enqueue_message
 from app.store.db.case_models import CaseEvent, SupportCase
-from app.store.db.models import Conversation, Message, Turn
+from app.store.db.models import Base, Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
-from app.store.db.prepared_statements import Prepared
+from app.store.db.prepared_statements import Prepared, insert_into, update_of
 
 ENDED_BY_PERSON = "A person answered."
 
@@ -39,15 +39,28 @@ _RUNNING = Prepared(
     .where(Turn.conversation_id == bindparam("conversation_id"), Turn.status == "running")
     .with_for_update()
 )
-_BY_CLIENT_ID = messages_query(
-    SupportCase.contact_id == bindparam("contact_id"), Message.client_id == bindparam("client_id")
+_BY_CLIENT_ID = Prepared(
+    select(Message.id)
+    .join(SupportCase, SupportCase.conversation_id == Message.conversation_id)
+    .where(
+        SupportCase.contact_id == bindparam("contact_id"),
+        Message.client_id == bindparam("client_id"),
+        Message.deletion.is_(None),
+    )
+    .order_by(Message.created_at.desc())
+    .limit(1)
 )
-_CONVERSATION = (
-    select(Conversation)
-    .where(Conversation.id == bindparam("id"))
-    .with_for_update(key_share=True)
-    .execution_options(populate_existing=True)
+_TIP = Prepared(
+    select(Conversation.tip_message_id).where(Conversation.id == bindparam("id")).with_for_update(key_share=True)
 )
+_MOVE_TIP = update_of(table_of(Conversation), ("tip_message_id", "updated_at"))
+_OF_MESSAGE = (
+    "id conversation_id parent_id role status content sources position created_at author_kind author_id internal "
+    "client_id"
+)
+_NEW_MESSAGE = insert_into(table_of(Message), _OF_MESSAGE)
+_OF_EVENT = "id case_id sequence inbox_id kind reason actor_kind actor_id details at"
+_NEW_EVENT = insert_into(table_of(CaseEvent), _OF_EVENT)
 
 
 def checked_message(
@@ -98,8 +111,11 @@ def apply(session: Session, case: SupportCase, transition: Transition, now: date
         )
         for sequence, event in enumerate(transition.events, start=last + 1)
     ]
-    session.add_all(rows)
     touch(session, case, now)
+    if rows:
+        if case in session.new:
+            session.flush()  # their case comes before them
+        _NEW_EVENT.run_each(session.connection(), [_values(row, _OF_EVENT) for row in rows])
     enqueue_events(session, case, rows)
 
 
@@ -121,8 +137,8 @@ def find_message(session: Session, contact_id: str, client_id: str | None) -> Ca
     """The message that the contact's cases have with this id of a client."""
     if client_id is None:
         return None
-    found = read_messages(session, _BY_CLIENT_ID, {"contact_id": contact_id, "client_id": client_id})
-    return found[0] if found else None
+    found = _BY_CLIENT_ID.row(session.connection(), {"contact_id": contact_id, "client_id": client_id})
+    return case_messages(session, Message.id == found[0])[0] if found is not None else None
 
 
 def require_same(found: CaseMessage, actor: Actor, text: str, *, internal: bool = False) -> None:
@@ -136,7 +152,7 @@ def require_same(found: CaseMessage, actor: Actor, text: str, *, internal: bool 
 
 
 def next_position(session: Session, conversation_id: str) -> int:
-    ((last,),) = _LAST_POSITION.rows_in(session, {"conversation_id": conversation_id})
+    ((last,),) = _LAST_POSITION.rows(session.connection(), {"conversation_id": conversation_id})
     return 0 if last is None else last + 1
 
 
@@ -159,16 +175,15 @@ def append_message(
     Args:
         is_first: this transaction has created the conversation, which has no messages.
     """
-    if is_first:
-        conversation, position = session.get_one(Conversation, case.conversation_id), 0
-    else:
-        with session.no_autoflush:  # what is changed before is written with the message
-            conversation = session.scalars(_CONVERSATION, {"id": case.conversation_id}).one()
-            position = next_position(session, conversation.id)
+    connection = session.connection()
+    parent_id, position = None, 0
+    if not is_first:
+        ((parent_id,),) = _TIP.rows(connection, {"id": case.conversation_id})
+        position = next_position(session, case.conversation_id)
     message = Message(
         id=message_id or new_id(),
-        conversation_id=conversation.id,
-        parent_id=conversation.tip_message_id,
+        conversation_id=case.conversation_id,
+        parent_id=parent_id,
         role=Role.USER if actor.kind is AuthorKind.CONTACT else Role.ASSISTANT,
         status=status,
         content=text,
@@ -180,20 +195,34 @@ def append_message(
         internal=internal,
         client_id=client_id,
     )
-    session.add(message)
-    conversation.tip_message_id, conversation.updated_at = message.id, now
+    # Without the ORM, and without a flush: the case is written once, at the end.
+    _NEW_MESSAGE.run(connection, _values(message, _OF_MESSAGE))
+    _MOVE_TIP.run(connection, {"key": case.conversation_id, "tip_message_id": message.id, "updated_at": now})
     show_preview(case, message)
-    session.flush()
     stored = new_message_view(session, message, case.id)
     if status is MessageStatus.COMPLETE and not internal:
         enqueue_message(session, case, stored)
     return stored
 
 
+def running_turns(session: Session, case: SupportCase) -> list[tuple[Any, ...]]:
+    """The ids of the case's turn that writes, if there is one, and of its message; the turn is locked."""
+    return _RUNNING.rows(session.connection(), {"conversation_id": case.conversation_id})
+
+
+def _values(row: Base, names: str) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names.split()}
+
+
 def show_preview(case: SupportCase, message: Message) -> None:
     """Shows the beginning of a message in the list of cases. Notes and empty replies leave what is there."""
     if message.content and not message.internal:
-        case.preview = one_line(message.content[: 4 * MAX_PREVIEW_CHARS])[:MAX_PREVIEW_CHARS]
+        case.preview = preview_of(message.content)
+
+
+def preview_of(text: str) -> str:
+    """The beginning of a message, as the list of cases shows it."""
+    return one_line(text[: 4 * MAX_PREVIEW_CHARS])[:MAX_PREVIEW_CHARS]
 
 
 def end_bot_reply(session: Session, case: SupportCase) -> None:
@@ -202,12 +231,7 @@ def end_bot_reply(session: Session, case: SupportCase) -> None:
     Its writer can store nothing more of it.
     """
     with session.no_autoflush:  # the case is written once, with what comes after this
-        running = session.execute(
-            select(Turn.id, Turn.message_id)
-            .where(Turn.conversation_id == case.conversation_id, Turn.status == "running")
-            .with_for_update()
-        ).all()
-        for turn_id, message_id in running:
+        for turn_id, message_id in running_turns(session, case):
             ended: dict[str, Any] = {"status": MessageStatus.STOPPED}
             session.execute(update(Message).where(Message.id == message_id).values(ended))
             now = datetime.now(UTC)

@@ -30,15 +30,23 @@ from app.store.cases.case_rows import (
     case_state,
     case_view,
     contact_view,
-    messages_query,
-    read_messages,
     view_of,
 )
-from app.store.cases.case_writes import append_message, apply, checked_message, find_message, require_same, touch
+from app.store.cases.case_writes import (
+    append_message,
+    apply,
+    checked_message,
+    find_message,
+    preview_of,
+    require_same,
+    touch,
+)
 from app.store.cases.signals import CaseSignals
+from app.store.cases.visitor_reads import messages_of_contact, newest_case
 from app.store.db.case_models import CaseAttachment, Contact, Inbox, Satisfaction, SupportCase
 from app.store.db.database import Database
-from app.store.db.models import Conversation, Message
+from app.store.db.models import Conversation, Message, table_of
+from app.store.db.prepared_statements import insert_into
 from app.store.db.rows import change_rows
 
 MAX_COMMENT_CHARS = 2000
@@ -48,20 +56,21 @@ NO_CASE = "You have not written anything yet. Send a message first."
 NO_CONTACT = "You are not known here any more. Reload the page to begin again."
 
 # Built once: every message of a visitor runs these.
-_LOCKED_CONTACT = select(Contact).where(Contact.id == bindparam("id")).with_for_update(key_share=True)
-_NEWEST_CASE = (
+_LOCKED_CONTACT = (
+    select(Contact, Inbox)
+    .join(Inbox, Inbox.id == Contact.inbox_id)
+    .where(Contact.id == bindparam("id"))
+    .with_for_update(key_share=True, of=Contact)
+)
+_NEW_CONVERSATION = insert_into(table_of(Conversation), "id user_id title settings created_at updated_at")
+_LOCKED_CASE = (
     select(SupportCase)
     .where(SupportCase.contact_id == bindparam("contact_id"), SupportCase.merged_into.is_(None))
     .order_by(SupportCase.id.desc())
     .limit(1)
+    .with_for_update(key_share=True)
+    .execution_options(populate_existing=True)
 )
-_LOCKED_CASE = _NEWEST_CASE.with_for_update(key_share=True).execution_options(populate_existing=True)
-_MESSAGES = messages_query(
-    SupportCase.id == bindparam("case_id"),
-    SupportCase.contact_id == bindparam("contact_id"),
-    Message.internal.is_(False),
-    Message.position > bindparam("after"),
-).limit(bindparam("limit"))
 
 
 class ContactCases:
@@ -92,12 +101,11 @@ class ContactCases:
         actor = Actor(AuthorKind.CONTACT, contact_id)
 
         def work(session: Session) -> tuple[CaseMessage, CaseView]:
-            contact = locked_contact(session, contact_id)
+            contact, inbox = _locked_contact(session, contact_id, NO_CONTACT)
             if (found := find_message(session, contact_id, client_id)) is not None:
                 require_same(found, actor, text)
                 return found, case_view(session, found.case_id)
             now = datetime.now(UTC)
-            inbox = session.get_one(Inbox, contact.inbox_id)
             case = current_case(session, contact_id, now)
             if is_new := case is None:
                 case = new_case(session, contact, inbox, text, now)
@@ -131,11 +139,10 @@ class ContactCases:
     async def current(self, contact_id: str) -> CaseView | None:
         """The case that the contact's next message continues; None if it would begin one."""
 
-        def work(session: Session) -> CaseView | None:
-            case = current_case(session, contact_id, datetime.now(UTC), lock=False)
-            return view_of(session, case) if case is not None else None
-
-        return await self._database.read(work)
+        found = await self._database.read_rows(lambda connection: newest_case(connection, contact_id))
+        if found is None or is_over(found.case.status, found.case.resolved_at, datetime.now(UTC)):
+            return None
+        return found.case
 
     async def messages(
         self, contact_id: str, case_id: str, *, after: int = -1, limit: int | None = None
@@ -145,9 +152,10 @@ class ContactCases:
         Args:
             limit: the newest ones; None is :data:`MAX_MESSAGES`.
         """
-
-        return await self._database.read(
-            lambda session: contact_messages(session, contact_id, case_id, after=after, limit=limit)
+        return await self._database.read_rows(
+            lambda connection: messages_of_contact(
+                connection, contact_id, case_id, after=after, limit=limit or MAX_MESSAGES
+            )
         )
 
     async def ask_for_person(
@@ -254,15 +262,20 @@ class ContactCases:
 
 
 def locked_contact(session: Session, contact_id: str, *, missing: str = NO_CONTACT) -> Contact:
-    contact = session.scalars(_LOCKED_CONTACT, {"id": contact_id}).one_or_none()
-    if contact is None:
+    return _locked_contact(session, contact_id, missing)[0]
+
+
+def _locked_contact(session: Session, contact_id: str, missing: str) -> tuple[Contact, Inbox]:
+    found = session.execute(_LOCKED_CONTACT, {"id": contact_id}).one_or_none()
+    if found is None:
         raise NotFound(missing)
-    return contact
+    contact, inbox = found
+    return contact, inbox
 
 
-def current_case(session: Session, contact_id: str, now: datetime, *, lock: bool = True) -> SupportCase | None:
-    """The case that the contact's next message continues, locked against other writers unless ``lock`` is false."""
-    case = session.scalars(_LOCKED_CASE if lock else _NEWEST_CASE, {"contact_id": contact_id}).one_or_none()
+def current_case(session: Session, contact_id: str, now: datetime) -> SupportCase | None:
+    """The case that the contact's next message continues, locked against other writers."""
+    case = session.scalars(_LOCKED_CASE, {"contact_id": contact_id}).one_or_none()
     if case is None or is_over(CaseStatus(case.status), case.resolved_at, now):
         return None
     return case
@@ -274,14 +287,6 @@ def is_over(status: CaseStatus, resolved_at: datetime | None, now: datetime) -> 
     return is_resolved and resolved_at < now - timedelta(days=REOPEN_DAYS)  # type: ignore[operator]
 
 
-def contact_messages(
-    session: Session, contact_id: str, case_id: str, *, after: int = -1, limit: int | None = None
-) -> list[CaseMessage]:
-    """As :meth:`ContactCases.messages`, within a transaction."""
-    given = {"case_id": case_id, "contact_id": contact_id, "after": after, "limit": limit or MAX_MESSAGES}
-    return read_messages(session, _MESSAGES, given)
-
-
 def _required_case(session: Session, contact_id: str, now: datetime) -> SupportCase:
     case = current_case(session, contact_id, now)
     if case is None:
@@ -291,10 +296,8 @@ def _required_case(session: Session, contact_id: str, now: datetime) -> SupportC
 
 def new_case(session: Session, contact: Contact, inbox: Inbox, text: str, now: datetime) -> SupportCase:
     case_id, subject = new_id(), title_from(text)
-    session.add(
-        Conversation(id=case_id, user_id=inbox.user_id, title=subject, settings={}, created_at=now, updated_at=now)
-    )
-    session.flush()
+    values = {"id": case_id, "user_id": inbox.user_id, "title": subject, "settings": {}}
+    _NEW_CONVERSATION.run(session.connection(), {**values, "created_at": now, "updated_at": now})
     created = rules.new_case(Actor(AuthorKind.CONTACT, contact.id), now, bot=inbox.bot)
     case = SupportCase(
         id=case_id,
@@ -310,7 +313,7 @@ def new_case(session: Session, contact: Contact, inbox: Inbox, text: str, now: d
         resolved_at=created.state.resolved_at,
         merged_into=created.state.merged_into,
         subject=subject,
-        preview="",
+        preview=preview_of(text),
         epoch=created.state.epoch,
         revision=0,
         bot_from=0,
@@ -318,8 +321,7 @@ def new_case(session: Session, contact: Contact, inbox: Inbox, text: str, now: d
         updated_at=now,
     )
     session.add(case)
-    session.flush()
-    apply(session, case, created, now)
+    apply(session, case, created, now)  # writes it with its first event
     return case
 
 

@@ -5,23 +5,24 @@ A thousand visitors have a stream each, which look again and again: the first qu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, literal, select
 
 from app.domain.case_views import CaseMessage, CaseView, InboxView
 from app.domain.cases import CaseStatus
-from app.store.cases.case_rows import view_of
-from app.store.cases.contact_cases import contact_messages, current_case, is_over
-from app.store.cases.inboxes import inbox_view
+from app.store.cases.contact_cases import MAX_MESSAGES, is_over
+from app.store.cases.visitor_reads import messages_of_contact, newest_case
 from app.store.cases.visitors import Visitors
-from app.store.db.case_models import Contact, Inbox, Satisfaction, SupportCase, VisitorToken
+from app.store.db.case_models import Contact, Satisfaction, SupportCase, VisitorToken
 from app.store.db.database import Database
 from app.store.db.models import UtcDateTime
 from app.store.db.prepared_statements import Prepared
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ _STATE = Prepared(
     .order_by(SupportCase.id.desc())
     .limit(1)
 )
+_RATED = Prepared(select(literal(1)).where(Satisfaction.case_id == bindparam("case_id")))
 
 
 class ContactLooks:
@@ -73,40 +75,61 @@ class ContactLooks:
 
     async def state(self, contact_id: str, inbox_id: str, token_hash: str) -> ContactState | None:
         """What the contact's case is now; None if the token is not this contact's any more."""
-        now = datetime.now(UTC)
-        given = {"token_hash": token_hash, "now": now, "contact_id": contact_id, "inbox_id": inbox_id}
+        found = await self._read(contact_id, inbox_id, token_hash, lambda _connection, _state: None)
+        return found[0] if found is not None else None
 
-        def work(connection: Connection) -> tuple[Any, ...] | None:
-            return _STATE.row(connection, given)
+    async def look(
+        self,
+        contact_id: str,
+        inbox_id: str,
+        token_hash: str,
+        *,
+        case_id: str | None = None,
+        after: int = -1,
+        unless: ContactState | None = None,
+    ) -> tuple[ContactState, ContactLook | None] | None:
+        """What the contact's case is now, and the case with its messages after a position; all of them if it is not
+        the case ``case_id``. None if the token is not this contact's any more.
 
-        row = await self._database.read_rows(work)
-        if row is None:
-            return None
-        seen_at, case_id, revision, status, resolved_at = row
-        await self._visitors.see(token_hash, contact_id, seen_at, now)
-        if case_id is None or is_over(CaseStatus(status), resolved_at, now):
-            return ContactState()
-        return ContactState(case_id, revision)
-
-    async def look(self, contact_id: str, case_id: str | None, after: int) -> ContactLook | None:
-        """The contact's case with its messages after a position, and all of them if it is not the case ``case_id``.
-
-        None if there is no case, or its inbox was deleted.
+        There is no look if there is no case, or its inbox was deleted, or while the state is ``unless``.
         """
 
-        def work(session: Session) -> ContactLook | None:
-            row = current_case(session, contact_id, datetime.now(UTC), lock=False)
-            inbox = session.get(Inbox, row.inbox_id) if row is not None else None
-            if row is None or inbox is None:
+        def work(connection: Connection, state: ContactState) -> ContactLook | None:
+            found = newest_case(connection, contact_id) if state.case_id is not None and state != unless else None
+            if found is None:
                 return None
-            case = view_of(session, row)
+            case, inbox = found
             start = after if case.id == case_id else -1
             is_resolved = case.status is CaseStatus.RESOLVED  # only then is a rating asked for
             return ContactLook(
                 case=case,
-                inbox=inbox_view(inbox),
-                messages=contact_messages(session, contact_id, case.id, after=start),
-                is_rated=is_resolved and session.get(Satisfaction, case.id) is not None,
+                inbox=inbox,
+                messages=messages_of_contact(connection, contact_id, case.id, after=start, limit=MAX_MESSAGES),
+                is_rated=is_resolved and _RATED.row(connection, {"case_id": case.id}) is not None,
             )
 
-        return await self._database.read(work)
+        return await self._read(contact_id, inbox_id, token_hash, work)
+
+    async def _read(
+        self, contact_id: str, inbox_id: str, token_hash: str, work: Callable[[Connection, ContactState], Result]
+    ) -> tuple[ContactState, Result] | None:
+        """Reads the state and what ``work`` reads, in one transaction."""
+        now = datetime.now(UTC)
+        given = {"token_hash": token_hash, "now": now, "contact_id": contact_id, "inbox_id": inbox_id}
+
+        def read(connection: Connection) -> tuple[datetime, ContactState, Result] | None:
+            row = _STATE.row(connection, given)
+            if row is None:
+                return None
+            seen_at, case_id, revision, status, resolved_at = row
+            state = ContactState()
+            if case_id is not None and not is_over(CaseStatus(status), resolved_at, now):
+                state = ContactState(case_id, revision)
+            return seen_at, state, work(connection, state)
+
+        found = await self._database.read_rows(read)
+        if found is None:
+            return None
+        seen_at, *told = found
+        await self._visitors.see(token_hash, contact_id, seen_at, now)
+        return told[0], told[1]

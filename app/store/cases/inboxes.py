@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, select, true, update
+from sqlalchemy import ColumnElement, bindparam, delete, select, true, update
 from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
@@ -21,6 +21,7 @@ from app.store.db.case_models import Inbox, InboxMember, SupportCase
 from app.store.db.database import Database
 from app.store.db.knowledge_models import Collection, CollectionMember
 from app.store.db.models import Account, Conversation
+from app.store.db.prepared_statements import PlainRows, Prepared
 from app.store.db.rows import change_rows, is_id, shown_name
 from app.store.desk.audit import add_event
 
@@ -28,6 +29,13 @@ BATCH = 50  # conversations per transaction, when an inbox is deleted
 PREVIOUS_SECRET_HOURS = 24
 _TOKEN_BYTES = 18
 _SECRET_BYTES = 32
+
+INBOX = PlainRows(
+    Inbox, "id user_id name kind token allowed_origins time_zone opening_hours greeting collections bot"
+)
+# Each visitor's request asks one of these.
+_BY_TOKEN = Prepared(select(*INBOX.columns).where(Inbox.token == bindparam("token")))
+_BY_ID = Prepared(select(*INBOX.columns).where(Inbox.id == bindparam("id")))
 
 
 class Inboxes:
@@ -51,21 +59,17 @@ class Inboxes:
     async def by_token(self, token: str) -> InboxView | None:
         """The inbox with this public token, for its widget, without its members; None if there is none."""
 
-        def work(session: Session) -> InboxView | None:
-            found = session.scalars(select(Inbox).where(Inbox.token == token)).one_or_none()
-            return inbox_view(found) if found is not None else None
-
-        return await self._database.read(work)
+        return await self._view(_BY_TOKEN, {"token": token})
 
     async def view(self, inbox_id: str) -> InboxView | None:
         """The inbox of a contact or of a case that the caller has read already, without its members; None if it was
         deleted."""
 
-        def work(session: Session) -> InboxView | None:
-            found = session.get(Inbox, inbox_id)
-            return inbox_view(found) if found is not None else None
+        return await self._view(_BY_ID, {"id": inbox_id})
 
-        return await self._database.read(work)
+    async def _view(self, statement: Prepared, given: Mapping[str, str]) -> InboxView | None:
+        row = await self._database.read_rows(lambda connection: statement.row(connection, given))
+        return inbox_view(INBOX.read(row)) if row is not None else None
 
     async def identity_keys(self, inbox_id: str) -> list[str]:
         """The keys that may have signed a contact's identity: today's, and the one before for a day."""

@@ -16,8 +16,8 @@ from app.errors import Conflict, NotFound
 from app.store.cases.case_rows import contact_view
 from app.store.db.case_models import CaseAttachment, CaseEvent, Contact, Inbox, SupportCase, VisitorToken
 from app.store.db.database import Database
-from app.store.db.models import Message, UtcDateTime
-from app.store.db.prepared_statements import Prepared
+from app.store.db.models import Message, UtcDateTime, table_of
+from app.store.db.prepared_statements import Prepared, insert_into
 from app.store.db.rows import change_rows
 
 TOKEN_DAYS = 180
@@ -35,6 +35,9 @@ _CONTACT_OF = Prepared(
         VisitorToken.expires_at > bindparam("now", type_=UtcDateTime()),
     )
 )
+# Each new visitor runs these.
+_NEW_TOKEN = insert_into(table_of(VisitorToken), "token_hash contact_id created_at last_seen_at expires_at")
+_OWNER = Prepared(select(Inbox.user_id).where(Inbox.id == bindparam("inbox_id")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +231,12 @@ def _known(session: Session, inbox_id: str, external_id: str) -> Contact | None:
 
 
 def _add_token(session: Session, token_hash: str, contact: Contact, now: datetime) -> Visitor:
-    expires_at = now + timedelta(days=TOKEN_DAYS)
-    session.add(
-        VisitorToken(
-            token_hash=token_hash, contact_id=contact.id, created_at=now, expires_at=expires_at, last_seen_at=now
-        )
-    )
-    owner = session.scalar(select(Inbox.user_id).where(Inbox.id == contact.inbox_id))
-    return Visitor(contact_view(contact), owner or "", expires_at)
+    """Adds a token to a contact that is stored."""
+    expires_at, connection = now + timedelta(days=TOKEN_DAYS), session.connection()
+    values = {"token_hash": token_hash, "contact_id": contact.id, "created_at": now, "last_seen_at": now}
+    _NEW_TOKEN.run(connection, {**values, "expires_at": expires_at})
+    ((owner,),) = _OWNER.rows(connection, {"inbox_id": contact.inbox_id})
+    return Visitor(contact_view(contact), owner, expires_at)
 
 
 def _move(session: Session, contact: Contact, known: Contact) -> None:

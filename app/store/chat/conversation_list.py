@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, exists, literal, select, tuple_
+from sqlalchemy import ColumnElement, Connection, bindparam, exists, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.domain.views import ConversationSummary, Page
@@ -151,6 +151,11 @@ def tags_of(session: Session, conversation_ids: Sequence[str]) -> dict[str, tupl
     for conversation_id, tag in rows:
         found[conversation_id] = (*found.get(conversation_id, ()), tag)
     return found
+
+
+def tags_in(connection: Connection, conversation_id: str) -> tuple[str, ...]:
+    """Tags of one conversation."""
+    return tuple(tag for (tag,) in _TAGS.rows(connection, {"conversation_id": conversation_id}))
 
 
 def _contents(session: Session, message_ids: Sequence[str]) -> dict[str, str]:

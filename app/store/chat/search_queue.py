@@ -15,9 +15,14 @@ _RETRY_AFTER_SECONDS = 5
 
 
 class SearchQueue:
-    """Runs one search per user at a time and ``MAX_AT_ONCE`` overall. Belongs to one event loop."""
+    """Runs one search per user at a time and ``MAX_AT_ONCE`` overall. Belongs to one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        min_waiting: as many searches of one user may wait, if they are more than :data:`MAX_WAITING_PER_USER`.
+    """
+
+    def __init__(self, min_waiting: int = 0) -> None:
+        self._min_waiting = min_waiting
         self._all = asyncio.Semaphore(MAX_AT_ONCE)
         self._locks: dict[str, asyncio.Lock] = {}
         self._here: Counter[str] = Counter()
@@ -27,9 +32,9 @@ class SearchQueue:
         """Wraps a search.
 
         Raises (on entering):
-            TooManyRequests: ``MAX_WAITING_PER_USER`` of the user's searches are waiting already.
+            TooManyRequests: as many of the user's searches are waiting as may.
         """
-        if self._here[user_id] > MAX_WAITING_PER_USER:
+        if self._here[user_id] > max(MAX_WAITING_PER_USER, self._min_waiting):
             raise TooManyRequests(
                 "Several searches of yours are running already. Wait until they have finished.", _RETRY_AFTER_SECONDS
             )

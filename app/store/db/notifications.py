@@ -14,10 +14,11 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import func, make_url, select
+from sqlalchemy import Text, bindparam, func, make_url, select
 from sqlalchemy.orm import Session
 
 from app.store.db.database import CONNECT_TIMEOUT_SECONDS, SERVER_NAME, is_postgres
+from app.store.db.prepared_statements import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +38,13 @@ class Channel(StrEnum):
     CASE_PRESENCE = "deskmate_case_presence"  #: a user opens or leaves a case; the payload says it all, as JSON
 
 
+_NOTIFY = Prepared(select(func.pg_notify(bindparam("channel", type_=Text()), bindparam("payload", type_=Text()))))
+
+
 def notify(session: Session, channel: Channel, turn_id: str) -> None:
     """Notifies all listening processes when this transaction commits. Does nothing on SQLite: there is one process."""
     if is_postgres(session):
-        session.execute(select(func.pg_notify(channel.value, turn_id)))
+        _NOTIFY.rows(session.connection(), {"channel": channel.value, "payload": turn_id})
 
 
 class Notifications:

@@ -6,28 +6,42 @@ Here SQLAlchemy compiles the statement and picks the type converters once; both 
 
 from __future__ import annotations
 
+import json
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
+    BigInteger,
+    Boolean,
     ColumnElement,
     Connection,
     Delete,
     Dialect,
     Insert,
+    Integer,
     Select,
     Table,
+    Text,
+    TypeDecorator,
     Update,
     bindparam,
     insert,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
+from sqlalchemy.types import TypeEngine
 
 from app.store.db import driver
+from app.store.db.models import Base, table_of
+
+Model = TypeVar("Model", bound=Base)
 
 _Convert = Callable[[Any], Any]
 
@@ -97,6 +111,71 @@ class Prepared:
         if compiled is None:
             compiled = self._compiled[dialect.name] = _compile(self._statement, dialect)
         return compiled
+
+
+class ListOf(TypeDecorator[Sequence[Any]]):
+    """A list of strings or numbers as one parameter: an array on PostgreSQL, JSON on SQLite."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, item: TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(postgresql.ARRAY(self.item) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> Any:
+        return list(value or ()) if dialect.name == "postgresql" else json.dumps(list(value or ()))
+
+
+class _IsAmong(FunctionElement[bool]):
+    """Whether a column is one of the items of a parameter."""
+
+    inherit_cache = True
+    type = Boolean()
+
+
+@compiles(_IsAmong, "sqlite")
+def _is_among_sqlite(element: _IsAmong, compiler: Any, **options: Any) -> str:
+    of, items = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{of} IN (SELECT value FROM json_each({items}))"
+
+
+@compiles(_IsAmong, "postgresql")
+def _is_among_postgresql(element: _IsAmong, compiler: Any, **options: Any) -> str:
+    of, items = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{of} = ANY({items})"
+
+
+def is_among(of: InstrumentedAttribute[Any], parameter: str) -> ColumnElement[bool]:
+    """Whether a column of strings or numbers is one of the list that is given as ``parameter``.
+
+    A parameter for each of them would make a statement of each number of them.
+    """
+    item = BigInteger() if isinstance(of.type, Integer) else Text()
+    return _IsAmong(of, bindparam(parameter, type_=ListOf(item)))
+
+
+class PlainRows(Generic[Model]):
+    """Rows of a model's table without the ORM: named tuples that have the model's attributes.
+
+    Args:
+        names: of the columns, separated by blanks; all of them by default.
+    """
+
+    def __init__(self, model: type[Model], names: str = "") -> None:
+        table = table_of(model)
+        self.columns = [table.c[name] for name in names.split()] or list(table.c)
+        self._row = namedtuple(f"{model.__name__}Row", [column.key for column in self.columns])  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def read(self, values: Iterable[Any]) -> Model:
+        """Returns the selected values of :attr:`columns` as a row."""
+        return cast(Model, self._row(*values))
 
 
 def update_of(table: Table, columns: Iterable[str]) -> Prepared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from app.errors import Conflict
 from app.store.db.database import Database
 from app.store.db.desk_models import TemplateVersion
 from app.store.db.models import Account
+from app.store.db.prepared_statements import PlainRows, Prepared
 from app.store.db.rows import shown_name
 from app.store.desk.audit import add_event
 
@@ -27,6 +28,16 @@ _DELETED = {
     TemplateKind.PROMPT: AuditAction.PROMPT_DELETED,
     TemplateKind.CANNED: AuditAction.CANNED_REPLY_DELETED,
 }
+
+_VERSION = PlainRows(TemplateVersion)
+# Each reply of the bot asks this.
+_LAST = Prepared(
+    select(*_VERSION.columns, shown_name(Account))
+    .outerjoin(Account, Account.id == TemplateVersion.author_id)
+    .where(TemplateVersion.kind == bindparam("kind"), TemplateVersion.name == bindparam("name"))
+    .order_by(TemplateVersion.version.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +58,13 @@ class TemplateVersions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def current(self, kind: TemplateKind, name: str | None = None) -> list[StoredTemplate]:
-        """The latest version of every template, or of one; includes removed ones."""
+    async def last(self, kind: TemplateKind, name: str) -> StoredTemplate | None:
+        """The latest version of one template, which may be removed; None without any."""
+        row = await self._database.read_rows(lambda connection: _LAST.row(connection, {"kind": kind, "name": name}))
+        return _stored(_VERSION.read(row[:-1]), row[-1]) if row is not None else None
+
+    async def current(self, kind: TemplateKind) -> list[StoredTemplate]:
+        """The latest version of every template; includes removed ones."""
 
         def work(session: Session) -> list[StoredTemplate]:
             latest = (
@@ -56,8 +72,6 @@ class TemplateVersions:
                 .where(TemplateVersion.kind == kind)
                 .group_by(TemplateVersion.name)
             )
-            if name is not None:
-                latest = latest.where(TemplateVersion.name == name)
             last = latest.subquery()
             return _found(
                 session,
@@ -140,22 +154,23 @@ def _moved_on(kind: TemplateKind) -> Conflict:
 
 def _found(session: Session, query: Select[tuple[TemplateVersion, str]]) -> list[StoredTemplate]:
     rows = session.execute(query.outerjoin(Account, Account.id == TemplateVersion.author_id))
-    return [
-        StoredTemplate(
-            name=row.name,
-            version=row.version,
-            template=Template(
-                title=row.title,
-                description=row.description,
-                variables=tuple(Variable.model_validate(variable) for variable in row.variables),
-                recommended=ChatSettings.model_validate(row.recommended),
-                tools=tuple(row.tools),
-                min_parameters=row.min_parameters,
-                body=row.body,
-            ),
-            removed=row.removed,
-            author=author,
-            created_at=row.created_at,
-        )
-        for row, author in rows
-    ]
+    return [_stored(row, author) for row, author in rows]
+
+
+def _stored(row: TemplateVersion, author: str | None) -> StoredTemplate:
+    return StoredTemplate(
+        name=row.name,
+        version=row.version,
+        template=Template(
+            title=row.title,
+            description=row.description,
+            variables=tuple(Variable.model_validate(variable) for variable in row.variables),
+            recommended=ChatSettings.model_validate(row.recommended),
+            tools=tuple(row.tools),
+            min_parameters=row.min_parameters,
+            body=row.body,
+        ),
+        removed=row.removed,
+        author=author,
+        created_at=row.created_at,
+    )

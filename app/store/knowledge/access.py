@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select, true
+from sqlalchemy import BindParameter, ColumnElement, and_, exists, or_, select, true
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
@@ -20,17 +20,20 @@ NO_DOCUMENT = "There is no such document. It may have been removed, or you may n
 _IDS_PER_QUERY = 1000
 
 
-def is_admin(user_id: str) -> ColumnElement[bool]:
+def is_admin(user_id: str | BindParameter[str]) -> ColumnElement[bool]:
     """Whether the user may do everything. Without accounts the local user may."""
-    if user_id == LOCAL_USER_ID:
+    if isinstance(user_id, str) and user_id == LOCAL_USER_ID:
         return true()
     return exists().where(Account.id == user_id, Account.role == UserRole.ADMIN, Account.disabled_at.is_(None))
 
 
-def may_use(user_id: str) -> ColumnElement[bool]:
+def may_use(user_id: str | BindParameter[str]) -> ColumnElement[bool]:
     """Whether the user may search and read the query's :class:`Collection`.
 
     What every user may read is not for visitors: an inbox's account searches the collections that it is a member of.
+
+    Args:
+        user_id: of a user with an account, if it is a parameter.
     """
     is_user = exists().where(Account.id == user_id, Account.disabled_at.is_(None))
     is_person = exists().where(Account.id == user_id, Account.kind == "person")

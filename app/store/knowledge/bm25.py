@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.store.knowledge.concepts import Concept, Phrase
 from app.store.knowledge.word_counts import EVERY_CHUNK
@@ -30,8 +30,7 @@ UNKNOWN_INFORMATION = 4.0
 """Of a word that no chunk has. It says that a question may be about something else, and people use many such words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrences:
+class Occurrences(NamedTuple):
     """Where a chunk has a word."""
 
     title: int
@@ -39,8 +38,7 @@ class Occurrences:
     text: int
 
 
-@dataclass(frozen=True, slots=True)
-class WordChunk:
+class WordChunk(NamedTuple):
     """The words of a query that a chunk has."""
 
     chunk_id: str

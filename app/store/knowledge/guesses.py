@@ -26,10 +26,14 @@ PREFIX_WEIGHT, ONE_ERROR_WEIGHT, TWO_ERRORS_WEIGHT = 0.9, 0.8, 0.6
 _LAST_CHARACTER = "\U0010ffff"
 
 
-def guess(session: Session, collections: Collection[str], concepts: Sequence[Concept]) -> list[Concept]:
-    """Returns the concepts, those that nothing in the collections stands for with words near theirs instead."""
-    stems = {word for concept in concepts for phrase in concept.variants for word in phrase}
-    known = chunk_counts(session, collections, stems)
+def guess(
+    session: Session, collections: Collection[str], concepts: Sequence[Concept], known: Collection[str]
+) -> list[Concept]:
+    """Returns the concepts, those that nothing in the collections stands for with words near theirs instead.
+
+    Args:
+        known: words that chunks have, those of the concepts among them.
+    """
     return [
         concept
         if any(all(word in known for word in phrase) for phrase in concept.variants)

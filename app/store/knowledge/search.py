@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import BindParameter, bindparam, select
 from sqlalchemy.orm import Session
 
+from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import Passage
+from app.errors import NotFound
 from app.store.db.database import Database
 from app.store.db.knowledge_models import Chunk, Collection, Document, DocumentVersion
-from app.store.knowledge.access import may_use, used_collection
+from app.store.db.prepared_statements import Prepared, is_among
+from app.store.knowledge.access import NO_COLLECTION, may_use
 from app.store.knowledge.bm25 import Relevance, Statistics
 from app.store.knowledge.candidates import candidates
 from app.store.knowledge.concepts import Concept, Thesaurus, read_query
@@ -45,7 +48,7 @@ class ChunkSearch:
             usable = _usable(session, user_id, collections)
             ranked = self._rank(session, usable, query)
             best = heapq.nlargest(limit, ranked.items(), key=lambda one: (one[1], one[0]))
-            return _passages(session, user_id, dict(best), Collection.id.in_(usable))
+            return _passages(session, user_id, dict(best), usable)
 
         return await self._database.read(work)
 
@@ -59,11 +62,13 @@ class ChunkSearch:
         concepts = read_query(query, self._thesaurus)
         if not concepts or not usable:
             return {}
-        concepts = guess(session, usable, concepts)
         words = _words(concepts)
-        statistics = Statistics(
-            chunk_counts(session, usable, {EVERY_CHUNK, *words, *(HEADING + word for word in words)})
-        )
+        counts = chunk_counts(session, usable, [EVERY_CHUNK, *words, *(HEADING + word for word in words)])
+        concepts = guess(session, usable, concepts, counts.keys())
+        if guessed := _words(concepts) - words:
+            counts |= chunk_counts(session, usable, [*guessed, *(HEADING + word for word in guessed)])
+        words |= guessed
+        statistics = Statistics(counts)
         found = word_chunks(session, usable, candidates(session, usable, concepts, statistics), words)
         relevance = Relevance(concepts, statistics)
         scores = {chunk.chunk_id: relevance.of(chunk) for chunk in found}
@@ -87,25 +92,54 @@ def _words(concepts: Sequence[Concept]) -> set[str]:
 
 
 def _usable(session: Session, user_id: str, wanted: Sequence[str] | None) -> list[str]:
-    usable = list(session.scalars(select(Collection.id).where(may_use(user_id))))
+    rows = _USABLE[user_id == LOCAL_USER_ID].rows(session.connection(), {"user_id": user_id})
+    usable = [id for (id,) in rows]
     if wanted is None:
         return usable
-    return [used_collection(session, user_id, id).id for id in dict.fromkeys(wanted)]
+    if not {*wanted} <= {*usable}:
+        raise NotFound(NO_COLLECTION)
+    return list(dict.fromkeys(wanted))
 
 
 def _passages(
-    session: Session, user_id: str, scores: Mapping[str, float], *conditions: ColumnElement[bool]
+    session: Session, user_id: str, scores: Mapping[str, float], collections: Sequence[str] | None = None
 ) -> list[Passage]:
-    rows = session.execute(
+    given = {"user_id": user_id, "ids": list(scores)}
+    rows = _PASSAGES[user_id == LOCAL_USER_ID].rows(session.connection(), given)
+    found = [
+        Passage(
+            document_id=document_id,
+            version=version,
+            title=title,
+            heading=heading,
+            text=text,
+            start=start,
+            end=end,
+            score=scores[id],
+        )
+        for id, collection_id, document_id, version, heading, start, end, title, text in rows
+        if collections is None or collection_id in collections
+    ]
+    return sorted(found, key=lambda passage: (-passage.score, passage.document_id, passage.start))
+
+
+def _select_usable(user_id: str | BindParameter[str]) -> Prepared:
+    return Prepared(select(Collection.id).where(may_use(user_id)))
+
+
+def _select_passages(user_id: str | BindParameter[str]) -> Prepared:
+    """Selects the chunks that the user may see, of those whose ids are given."""
+    return Prepared(
         select(
             Chunk.id,
+            Document.collection_id,
             Chunk.document_id,
             Chunk.version,
             Chunk.heading,
             Chunk.start,
             Chunk.end,
             DocumentVersion.title,
-            text_between(Chunk.start, Chunk.end).label("text"),
+            text_between(Chunk.start, Chunk.end),
         )
         .select_from(Chunk)
         .join(Document, (Document.id == Chunk.document_id) & (Document.version == Chunk.version))
@@ -114,19 +148,10 @@ def _passages(
             DocumentVersion,
             (DocumentVersion.document_id == Chunk.document_id) & (DocumentVersion.version == Chunk.version),
         )
-        .where(Chunk.id.in_(list(scores)), may_use(user_id), *conditions)
+        .where(is_among(Chunk.id, "ids"), may_use(user_id))
     )
-    found = [
-        Passage(
-            document_id=row.document_id,
-            version=row.version,
-            title=row.title,
-            heading=row.heading,
-            text=row.text,
-            start=row.start,
-            end=row.end,
-            score=scores[row.id],
-        )
-        for row in rows
-    ]
-    return sorted(found, key=lambda passage: (-passage.score, passage.document_id, passage.start))
+
+
+# Built once: constructing the conditions costs more than executing them. By whether the user is the local one.
+_USABLE = {True: _select_usable(LOCAL_USER_ID), False: _select_usable(bindparam("user_id"))}
+_PASSAGES = {True: _select_passages(LOCAL_USER_ID), False: _select_passages(bindparam("user_id"))}

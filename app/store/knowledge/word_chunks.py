@@ -9,8 +9,23 @@ from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
 from app.store.db.knowledge_models import Chunk, ChunkEntry
+from app.store.db.prepared_statements import Prepared, is_among
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
+
+# PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
+_ENTRIES = Prepared(
+    select(
+        Chunk.id,
+        Chunk.collection_id,
+        Chunk.tokens,
+        ChunkEntry.title,
+        ChunkEntry.heading,
+        cast(ChunkEntry.words, Text),
+    )
+    .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+    .where(is_among(ChunkEntry.id, "ids"))
+)
 
 
 def word_chunks(
@@ -24,13 +39,7 @@ def word_chunks(
     if not entry_ids:
         return []
     stems = {indexed_word(id, word): word for id in collections for word in words}
-    # PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
-    vector = cast(ChunkEntry.words, Text)
-    rows = session.execute(
-        select(Chunk.id, Chunk.collection_id, Chunk.tokens, ChunkEntry.title, ChunkEntry.heading, vector)
-        .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
-        .where(ChunkEntry.id.in_(entry_ids))
-    )
+    rows = _ENTRIES.rows(session.connection(), {"ids": entry_ids})
     usable = set(collections)  # as a condition of the query, SQLite would read all chunks of the collections
     read = _in_postgres if is_postgres(session) else _in_sqlite
     return [
@@ -42,9 +51,11 @@ def word_chunks(
 
 def _in_sqlite(fields: Iterable[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
     """Reads title, heading and text, whose words are separated by spaces."""
-    title, heading, words = (field.split(" ") for field in fields)
-    found = stems.keys() & {*title, *heading, *words}
-    return {stems[word]: Occurrences(title.count(word), heading.count(word), words.count(word)) for word in found}
+    title, heading, words = ([word for word in field.split(" ") if word in stems] for field in fields)
+    return {
+        stems[word]: Occurrences(title.count(word), heading.count(word), words.count(word))
+        for word in {*title, *heading, *words}
+    }
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:

@@ -5,24 +5,30 @@ A transaction that changes them holds the row of the collection, so that two wri
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection as Group
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import ColumnElement, Text, any_, delete, func, literal, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
 from app.store.db.knowledge_models import Chunk, DocumentVersion, WordCount
 from app.store.db.models import table_of
+from app.store.db.prepared_statements import Prepared, is_among
 from app.store.knowledge.entries import EntryStems
 from app.store.knowledge.spans import text_between
 
 EVERY_CHUNK = ""
 """Stands for a word that every chunk has."""
 _CHUNKS_AT_ONCE = 500
+# Each search asks this, of a misspelt word with hundreds of neighbours.
+_COUNTS = Prepared(
+    select(WordCount.word, func.sum(WordCount.chunks))
+    .where(is_among(WordCount.collection_id, "collections"), is_among(WordCount.word, "words"))
+    .group_by(WordCount.word)
+)
 _WORDS_AT_ONCE = 2000  # PostgreSQL ends a transaction whose client prepares a statement for too long
 
 
@@ -50,19 +56,8 @@ def uncount_document(session: Session, collection_id: str, document_id: str) -> 
 
 def chunk_counts(session: Session, collections: Group[str], words: Iterable[str]) -> dict[str, int]:
     """Returns how many chunks of the collections have each of the words; words that none has are left out."""
-    rows = session.execute(
-        select(WordCount.word, func.sum(WordCount.chunks))
-        .where(WordCount.collection_id.in_(collections), _is_among(session, words))
-        .group_by(WordCount.word)
-    )
-    return {word: int(chunks) for word, chunks in rows}
-
-
-def _is_among(session: Session, words: Iterable[str]) -> ColumnElement[bool]:
-    """As one parameter: a misspelt word has hundreds of neighbours, and a statement of each number is planned anew."""
-    if is_postgres(session):
-        return WordCount.word == any_(literal(list(words), postgresql.ARRAY(Text)))
-    return WordCount.word.in_(select(func.json_each(json.dumps(list(words))).table_valued("value").c.value))
+    given = {"collections": list(collections), "words": list(words)}
+    return {word: int(chunks) for word, chunks in _COUNTS.rows(session.connection(), given)}
 
 
 def words_between(session: Session, collections: Group[str], start: str, end: str, *, max_words: int) -> dict[str, int]:

@@ -70,6 +70,17 @@ def test_no_rule_hides_behind_another(routes: set[tuple[str, str]]) -> None:
         assert rule.scope is intended.scope
 
 
+def test_a_rule_is_found_by_the_beginning_of_a_path_as_among_all() -> None:
+    paths = {re.sub(r"\{[^}]*\}", value, rule.path) for rule in RULES for value in ("x1", "api", "a/b/c")}
+    for path in paths | {"/", "/nowhere", "/api", "/api/widget", "/api/nowhere/x1"}:
+        matching = [rule for rule in RULES if rule.match(path) is not None]
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            of_method = next((rule for rule in matching if method in rule.methods), None)
+            assert rule_on(method, path).rule is of_method, path
+        allowed = {method for rule in matching if rule.access is not Access.DENIED for method in rule.methods}
+        assert rule_on("BREW", path).allowed_methods == allowed
+
+
 def test_a_route_that_nobody_classified_is_found() -> None:
     app = FastAPI()
     inner = FastAPI()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -15,7 +16,9 @@ from app.cases.bot import CaseBot
 from app.cases.decisions import BotAction, decision_form, possible_actions, read_decision
 from app.domain.case_views import CaseMessage
 from app.domain.cases import AuthorKind, CaseEventKind, CaseStatus, HandOffReason
+from app.domain.knowledge import Passage
 from app.domain.usage import Days, UsageReport
+from app.knowledge.hybrid_search import HybridSearch
 from app.services.container import Services
 from app.settings import AppSettings
 from engine import EngineFailedError, FinishReason, StructureKind
@@ -23,15 +26,16 @@ from testing.fake_engine import FakeEngine
 from testing.knowledge import ScriptedSearch, passage
 from testing.waiting import eventually
 from tests.app.conftest import Open
-from tests.app.store.cases.support import SupportDesk, open_desk
+from tests.app.store.cases.support import SupportDesk, add_visitor, open_desk
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
 RETURNS = passage("Parcels can be returned within 30 days.")
 
 
 @pytest.fixture
-def settings(settings: AppSettings) -> AppSettings:
-    return settings.model_copy(update={"accounts": True, "secret_key": SecretStr(SECRET), "lease_seconds": 2.0})
+def settings(settings: AppSettings, request: pytest.FixtureRequest) -> AppSettings:
+    given = {"accounts": True, "secret_key": SecretStr(SECRET), "lease_seconds": 2.0}
+    return settings.model_copy(update=given | getattr(request, "param", {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +263,32 @@ async def test_a_message_while_it_writes_is_answered_next(here: BotDesk, engine:
     await eventually(lambda: not bot._tasks)
     assert await status(here, case.id) == (CaseStatus.OPEN, HandOffReason.POLICY)
     assert "Order 7" in engine.calls[-1][0][-1]["content"]
+
+
+@pytest.mark.parametrize("settings", [{"bot_replies": 12}], indirect=True)
+async def test_all_its_replies_may_search_at_once(
+    here: BotDesk, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = here.services
+    services.sources.retriever = services.knowledge.search
+    engine._info = replace(engine.info, num_parameters=1)  # too small: people answer
+    going_on = asyncio.Event()
+    search = HybridSearch.search
+
+    async def slow(*args: Any, **options: Any) -> list[Passage]:
+        await going_on.wait()
+        return await search(*args, **options)
+
+    monkeypatch.setattr(HybridSearch, "search", slow)
+    visitors = [await add_visitor(here.cases, here.inbox) for _ in range(12)]
+    ids = [(await here.cases.contacts.write(visitor.contact.id, "How long?"))[1].id for visitor in visitors]
+    for case_id in ids:
+        services._bot.answer(case_id)
+    queue = services.knowledge.search._queue
+    await eventually(lambda: queue._here[here.inbox.user_id] == 12 or not services._bot._tasks)
+    going_on.set()
+    await eventually(lambda: not services._bot._tasks)
+    assert {await status(here, case_id) for case_id in ids} == {(CaseStatus.OPEN, HandOffReason.POLICY)}
 
 
 def test_decisions_are_read_strictly() -> None:

@@ -16,7 +16,7 @@ from app.domain.ids import new_id
 from app.errors import StorageUnavailable
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Message, table_of
-from app.store.db.prepared_statements import Prepared, insert_into, update_of
+from app.store.db.prepared_statements import Prepared, insert_into, is_among, update_of
 from testing.databases import PostgresServer, create_migrated_file
 
 CONVERSATION, MESSAGE = table_of(Conversation), table_of(Message)
@@ -127,3 +127,23 @@ async def test_a_connection_that_the_server_dropped_is_told_and_replaced(postgre
     for _ in range(8):
         await database.ping()
     await database.close()
+
+
+async def test_a_list_is_one_parameter(database: Database) -> None:
+    new = [conversation(title) for title in ("one", "it's \"two\"", "three")]
+    await database.write_rows(lambda connection: INSERT.run_each(connection, new))
+    by_title = Prepared(select(Conversation.title).where(is_among(Conversation.title, "titles")))
+    by_position = Prepared(select(Message.position).where(is_among(Message.position, "positions")))
+    message = {"conversation_id": new[0]["id"], "role": "user", "status": "complete", "content": "", "created_at": NOON}
+    rows = [message | {"id": new_id(), "position": position} for position in range(3)]
+    await database.write_rows(lambda connection: insert_into(MESSAGE, " ".join(rows[0])).run_each(connection, rows))
+
+    def read(connection: Connection) -> list[list[tuple[object, ...]]]:
+        return [
+            sorted(by_title.rows(connection, {"titles": ["it's \"two\"", "three", "four"]})),
+            by_title.rows(connection, {"titles": []}),
+            sorted(by_position.rows(connection, {"positions": [0, 2, 7]})),
+        ]
+
+    expected = [[("it's \"two\"",), ("three",)], [], [(0,), (2,)]]
+    assert await database.read_rows(read) == expected

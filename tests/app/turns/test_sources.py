@@ -275,3 +275,28 @@ async def test_an_export_holds_the_sources_and_an_import_brings_them_back(
     await records.add(ME, [ConversationDocument.model_validate_json(text)])
     assert (await last(services, ref)).citations == before.citations
     assert (await records.read(ME, ref.conversation_id)).model_dump_json() == text
+
+
+async def test_the_tokens_of_a_source_are_counted_once(
+    services: Services, engine: FakeEngine, search: ScriptedSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    tokenize = engine.tokenize
+
+    async def noting(prompt: str, **options: bool) -> tuple[int, ...]:
+        counted.append(prompt)
+        return await tokenize(prompt, **options)
+
+    monkeypatch.setattr(engine, "tokenize", noting)
+    monkeypatch.setattr("app.turns.sources.MAX_TOKEN_COUNTS", 2)
+    for _ in range(2):
+        assert await services.sources.find(ME, OURS, "Can I return it?") == (RETURNS, REFUNDS)
+    assert len(counted) == 2
+    search.found = [REFUNDS, RETURNS]  # with other numbers: both are others, and take the places of the first
+    await services.sources.find(ME, OURS, "Can I return it?")
+    search.found = [RETURNS, REFUNDS]
+    await services.sources.find(ME, OURS, "Can I return it?")
+    assert len(counted) == 6
+    engine._info = replace(engine.info, name="another model")
+    await services.sources.find(ME, OURS, "Can I return it?")
+    assert len(counted) == 8, "another model has other tokens"
