@@ -16,8 +16,8 @@ of each address hold, as for any other visitors.
 Meanwhile an agent loads ``/desk/cases``, lists and single cases, and another one has drafts written. Prints p50 and p95
 of the time from sending a message to its acknowledgement and to the first word of the answer in the stream, of
 sessions, of the agents' pages, and of the first text of a draft, alone and beside the visitors; memory, as in
-:mod:`benchmarks.soak`; errors; and the CPU use of the server and of this process, which shares the machine with it, and with PostgreSQL's
-processes, which count as other programs. ``benchmarks.desk_cost`` has the processor time by part.
+:mod:`benchmarks.soak`; errors; and the CPU use of the server and of this process, which shares the machine with it, and
+with PostgreSQL's processes, which count as other programs. ``benchmarks.desk_cost`` has the processor time by part.
 """
 
 from __future__ import annotations
@@ -369,7 +369,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options += ["--database-url", make_database("desk")]
         found = asyncio.run(measure(stack.enter_context(LiveServer(folder, options)), args))
     print("\n".join(format_report(found)))
-    asked = {name: getattr(args, name) for name in ("visitors", "rate", "seconds", "model", "postgres", "bot_replies", "seed")}
+    asked = {
+        name: getattr(args, name)
+        for name in ("visitors", "rate", "seconds", "model", "postgres", "bot_replies", "seed")
+    }
     result = {"machine": machine.describe() | {"load_before": load_before}, "asked": asked, **found}
     output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-desk.json"
     output.write_text(json.dumps(result, indent=1) + "\n")

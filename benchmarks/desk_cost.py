@@ -3,10 +3,10 @@
     .venv/bin/python -m benchmarks.desk_cost                        # two minutes
     .venv/bin/python -m benchmarks.desk_cost --databases sqlite     # half of it
 
-Runs the application in this process, with the documents in ``docs/`` and an inbox whose bot answers from them, and sends
-it what one visitor after another sends: a session, a stream of events, a message. The bot is held back and does its work
-step by step, so that each part's processor time is that of all threads meanwhile, the engine's among them. With
-the bundled model the bot shows the passages that it has found and hands over.
+Runs the application in this process, with the documents in ``docs/`` and an inbox whose bot answers from them, and
+sends it what one visitor after another sends: a session, a stream of events, a message. The bot is held back and does
+its work step by step, so that each part's processor time is that of all threads meanwhile, the engine's among them.
+With the bundled model the bot shows the passages that it has found and hands over.
 
 Prints the median of each part in milliseconds, and their sum: with several visitors at once, Python's lock and the
 caches of the processor add to it. ``benchmarks.desk`` measures how long visitors wait.
@@ -103,7 +103,10 @@ class Stream:
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._left = asyncio.Event()
         self.text = ""
-        self._task = asyncio.create_task(app(_scope("GET", "/api/widget/events", token), self._receive, self._send))  # type: ignore[arg-type]
+        self._task = asyncio.create_task(self._run(app, token))
+
+    async def _run(self, app: ASGIApp, token: str) -> None:
+        await app(_scope("GET", "/api/widget/events", token), self._receive, self._send)
 
     async def until(self, words: str) -> None:
         """Waits until the stream has sent these words.
@@ -195,12 +198,17 @@ async def open_desk(url: str, folder: Path) -> AsyncIterator[tuple[Client, Servi
             content = await asyncio.to_thread(path.read_bytes)
             await services.knowledge.documents.add(admin.id, collection.id, path.name, content, kind="markdown")
         async with asyncio.timeout(300):
-            while any(
-                document.state != "ready" for document in (await services.knowledge.documents.page(admin.id)).items
-            ):
-                await asyncio.sleep(0.2)
+            await _wait_until_read(services, admin.id)
         inbox = await services.cases.inboxes.create(admin.id, name="Shop", collections=[collection.id])
         yield Client(app), services, inbox.token
+
+
+async def _wait_until_read(services: Services, user_id: str) -> None:
+    while True:
+        page = await services.knowledge.documents.page(user_id)
+        if all(document.state == "ready" for document in page.items):
+            return
+        await asyncio.sleep(0.2)
 
 
 async def measure(url: str, folder: Path, visitors: int) -> dict[str, float]:
@@ -216,9 +224,7 @@ async def measure(url: str, folder: Path, visitors: int) -> dict[str, float]:
 
 async def _visit(client: Client, bot: HeldBot, inbox: str, number: int, costs: Costs) -> None:
     wanted = {"language": "en", "time_zone": "Europe/Vienna"}
-    session = await costs.count(
-        "session", lambda: client.request("POST", f"/api/widget/{inbox}/sessions", wanted)
-    )
+    session = await costs.count("session", lambda: client.request("POST", f"/api/widget/{inbox}/sessions", wanted))
     token = session["token"]
     stream = client.stream(token)
     await costs.count("stream", lambda: asyncio.sleep(QUIET_SECONDS))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, make_transient_to_detached
 
 from app.domain.case_views import CaseMessage
 from app.domain.cases import MAX_CLIENT_ID_CHARS, MAX_PREVIEW_CHARS, Actor, AuthorKind, CaseStatus, Transition
@@ -60,6 +60,8 @@ _OF_MESSAGE = (
 )
 _NEW_MESSAGE = insert_into(table_of(Message), _OF_MESSAGE)
 _OF_EVENT = "id case_id sequence inbox_id kind reason actor_kind actor_id details at"
+_OF_CASE = " ".join(table_of(SupportCase).columns.keys())
+_NEW_CASE = insert_into(table_of(SupportCase), _OF_CASE)
 _NEW_EVENT = insert_into(table_of(CaseEvent), _OF_EVENT)
 
 
@@ -85,7 +87,7 @@ def checked_message(
 
 
 def apply(session: Session, case: SupportCase, transition: Transition, now: datetime) -> None:
-    """Stores what an act makes of the case, with its events, and tells the readers."""
+    """Stores what an act makes of the case, with its events, and tells the readers. A new case is written at once."""
     state = transition.state
     if state.status is CaseStatus.BOT and case.status == CaseStatus.RESOLVED:  # its history ends at the resolution
         case.bot_from = next_position(session, case.conversation_id)
@@ -112,9 +114,9 @@ def apply(session: Session, case: SupportCase, transition: Transition, now: date
         for sequence, event in enumerate(transition.events, start=last + 1)
     ]
     touch(session, case, now)
+    if case not in session:  # a new one, which comes before its events
+        _insert(session, case)
     if rows:
-        if case in session.new:
-            session.flush()  # their case comes before them
         _NEW_EVENT.run_each(session.connection(), [_values(row, _OF_EVENT) for row in rows])
     enqueue_events(session, case, rows)
 
@@ -208,6 +210,13 @@ def append_message(
 def running_turns(session: Session, case: SupportCase) -> list[tuple[Any, ...]]:
     """The ids of the case's turn that writes, if there is one, and of its message; the turn is locked."""
     return _RUNNING.rows(session.connection(), {"conversation_id": case.conversation_id})
+
+
+def _insert(session: Session, case: SupportCase) -> None:
+    """Writes a new case without the ORM; its later changes are the session's."""
+    _NEW_CASE.run(session.connection(), _values(case, _OF_CASE))
+    make_transient_to_detached(case)
+    session.add(case)
 
 
 def _values(row: Base, names: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.domain import cases as rules
@@ -153,9 +153,7 @@ class ContactCases:
             limit: the newest ones; None is :data:`MAX_MESSAGES`.
         """
         return await self._database.read_rows(
-            lambda connection: messages_of_contact(
-                connection, contact_id, case_id, after=after, limit=limit or MAX_MESSAGES
-            )
+            lambda connection: contact_messages(connection, contact_id, case_id, after=after, limit=limit)
         )
 
     async def ask_for_person(
@@ -287,6 +285,13 @@ def is_over(status: CaseStatus, resolved_at: datetime | None, now: datetime) -> 
     return is_resolved and resolved_at < now - timedelta(days=REOPEN_DAYS)  # type: ignore[operator]
 
 
+def contact_messages(
+    connection: Connection, contact_id: str, case_id: str, *, after: int = -1, limit: int | None = None
+) -> list[CaseMessage]:
+    """As :meth:`ContactCases.messages`, within a transaction."""
+    return messages_of_contact(connection, contact_id, case_id, after=after, limit=limit or MAX_MESSAGES)
+
+
 def _required_case(session: Session, contact_id: str, now: datetime) -> SupportCase:
     case = current_case(session, contact_id, now)
     if case is None:
@@ -320,8 +325,7 @@ def new_case(session: Session, contact: Contact, inbox: Inbox, text: str, now: d
         created_at=now,
         updated_at=now,
     )
-    session.add(case)
-    apply(session, case, created, now)  # writes it with its first event
+    apply(session, case, created, now)
     return case
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, bindparam, literal, select
 
 from app.domain.case_views import CaseMessage, CaseView, InboxView
 from app.domain.cases import CaseStatus
-from app.store.cases.contact_cases import MAX_MESSAGES, is_over
-from app.store.cases.visitor_reads import messages_of_contact, newest_case
+from app.store.cases.contact_cases import contact_messages, is_over
+from app.store.cases.visitor_reads import newest_case
 from app.store.cases.visitors import Visitors
 from app.store.db.case_models import Contact, Satisfaction, SupportCase, VisitorToken
 from app.store.db.database import Database
@@ -104,7 +104,7 @@ class ContactLooks:
             return ContactLook(
                 case=case,
                 inbox=inbox,
-                messages=messages_of_contact(connection, contact_id, case.id, after=start, limit=MAX_MESSAGES),
+                messages=contact_messages(connection, contact_id, case.id, after=start),
                 is_rated=is_resolved and _RATED.row(connection, {"case_id": case.id}) is not None,
             )
 
@@ -130,6 +130,6 @@ class ContactLooks:
         found = await self._database.read_rows(read)
         if found is None:
             return None
-        seen_at, *told = found
+        seen_at, state, result = found
         await self._visitors.see(token_hash, contact_id, seen_at, now)
-        return told[0], told[1]
+        return state, result

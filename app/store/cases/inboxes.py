@@ -30,9 +30,7 @@ PREVIOUS_SECRET_HOURS = 24
 _TOKEN_BYTES = 18
 _SECRET_BYTES = 32
 
-INBOX = PlainRows(
-    Inbox, "id user_id name kind token allowed_origins time_zone opening_hours greeting collections bot"
-)
+INBOX = PlainRows(Inbox, "id user_id name kind token allowed_origins time_zone opening_hours greeting collections bot")
 # Each visitor's request asks one of these.
 _BY_TOKEN = Prepared(select(*INBOX.columns).where(Inbox.token == bindparam("token")))
 _BY_ID = Prepared(select(*INBOX.columns).where(Inbox.id == bindparam("id")))

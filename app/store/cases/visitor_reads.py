@@ -21,6 +21,7 @@ from app.store.db.models import Account, Message
 from app.store.db.prepared_statements import PlainRows, Prepared
 from app.store.db.rows import shown_name
 
+
 class CaseWithInbox(NamedTuple):
     """A case and the inbox that it is in."""
 
@@ -29,9 +30,7 @@ class CaseWithInbox(NamedTuple):
 
 
 _CASE, _CONTACT = PlainRows(SupportCase), PlainRows(Contact)
-_MESSAGE = PlainRows(
-    Message, "id position author_kind author_id internal content status created_at client_id sources"
-)
+_MESSAGE = PlainRows(Message, "id position author_kind author_id internal content status created_at client_id sources")
 _CASES = (
     select(*_CASE.columns, *_CONTACT.columns, *INBOX.columns, shown_name(Account))
     .select_from(SupportCase)

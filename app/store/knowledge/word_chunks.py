@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
@@ -12,6 +14,9 @@ from app.store.db.knowledge_models import Chunk, ChunkEntry
 from app.store.db.prepared_statements import Prepared, is_among
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
+
+MAX_READ_TEXTS = 2000
+"""Titles, headings and texts of chunks whose words are kept: some 15 KB for each text."""
 
 # PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
 _ENTRIES = Prepared(
@@ -49,19 +54,28 @@ def word_chunks(
     ]
 
 
+# Keyed by the text itself, so that nothing of them can be out of date: the same chunks are candidates again and again.
+@lru_cache(maxsize=MAX_READ_TEXTS)
+def _count_words(field: str) -> Counter[str]:
+    return Counter(field.split(" "))
+
+
+@lru_cache(maxsize=MAX_READ_TEXTS)
+def _places_by_word(vector: str) -> Mapping[str, str]:
+    _, *parts = vector.split("'")  # 'word':1A,2B,3 'word':4; folded words have no apostrophe
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
 def _in_sqlite(fields: Iterable[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
     """Reads title, heading and text, whose words are separated by spaces."""
-    title, heading, words = ([word for word in field.split(" ") if word in stems] for field in fields)
-    return {
-        stems[word]: Occurrences(title.count(word), heading.count(word), words.count(word))
-        for word in {*title, *heading, *words}
-    }
+    title, heading, words = map(_count_words, fields)
+    found = stems.keys() & title.keys() | stems.keys() & heading.keys() | stems.keys() & words.keys()
+    return {stems[word]: Occurrences(title[word], heading[word], words[word]) for word in found}
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
     """Reads a tsvector, behind two empty fields, whose words of the title have weight A, those of headings B."""
-    _, *parts = fields[-1].split("'")  # 'word':1A,2B,3 'word':4; folded words have no apostrophe
-    places = dict(zip(parts[::2], parts[1::2], strict=True))
+    places = _places_by_word(fields[-1])
     return {stems[word]: _read_places(places[word]) for word in stems.keys() & places.keys()}
 
 

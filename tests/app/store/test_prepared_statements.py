@@ -130,7 +130,7 @@ async def test_a_connection_that_the_server_dropped_is_told_and_replaced(postgre
 
 
 async def test_a_list_is_one_parameter(database: Database) -> None:
-    new = [conversation(title) for title in ("one", "it's \"two\"", "three")]
+    new = [conversation(title) for title in ("one", 'it\'s "two"', "three")]
     await database.write_rows(lambda connection: INSERT.run_each(connection, new))
     by_title = Prepared(select(Conversation.title).where(is_among(Conversation.title, "titles")))
     by_position = Prepared(select(Message.position).where(is_among(Message.position, "positions")))
@@ -140,10 +140,10 @@ async def test_a_list_is_one_parameter(database: Database) -> None:
 
     def read(connection: Connection) -> list[list[tuple[object, ...]]]:
         return [
-            sorted(by_title.rows(connection, {"titles": ["it's \"two\"", "three", "four"]})),
+            sorted(by_title.rows(connection, {"titles": ['it\'s "two"', "three", "four"]})),
             by_title.rows(connection, {"titles": []}),
             sorted(by_position.rows(connection, {"positions": [0, 2, 7]})),
         ]
 
-    expected = [[("it's \"two\"",), ("three",)], [], [(0,), (2,)]]
+    expected = [[('it\'s "two"',), ("three",)], [], [(0,), (2,)]]
     assert await database.read_rows(read) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -283,7 +284,7 @@ async def test_the_tokens_of_a_source_are_counted_once(
     counted: list[str] = []
     tokenize = engine.tokenize
 
-    async def noting(prompt: str, **options: bool) -> tuple[int, ...]:
+    async def noting(prompt: str, **options: Any) -> tuple[int, ...]:
         counted.append(prompt)
         return await tokenize(prompt, **options)
 
