@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from sqlalchemy import Text, cast, select
@@ -15,8 +15,8 @@ from app.store.db.prepared_statements import Prepared, is_among
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
 
-MAX_READ_TEXTS = 2000
-"""Titles, headings and texts of chunks whose words are kept: some 15 KB for each text."""
+MAX_READ_CHUNKS = 1000
+"""Chunks whose words are kept, split: some 20 KB for each."""
 
 # PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
 _ENTRIES = Prepared(
@@ -54,23 +54,26 @@ def word_chunks(
     ]
 
 
-# Keyed by the text itself, so that nothing of them can be out of date: the same chunks are candidates again and again.
-@lru_cache(maxsize=MAX_READ_TEXTS)
-def _count_words(field: str) -> Counter[str]:
-    return Counter(field.split(" "))
+# Keyed by the texts themselves, so that nothing can be out of date: the same chunks are candidates again and again.
+@lru_cache(maxsize=MAX_READ_CHUNKS)
+def _occurrences(*fields: str) -> Mapping[str, Occurrences]:
+    """Reads title, heading and text, whose words are separated by spaces."""
+    title, heading, text = (Counter(field.split(" ")) for field in fields)
+    return {word: _shared(title[word], heading[word], text[word]) for word in title | heading | text}
 
 
-@lru_cache(maxsize=MAX_READ_TEXTS)
+_shared = lru_cache(maxsize=1000)(Occurrences)  # a chunk has most words once, in its text
+
+
+@lru_cache(maxsize=MAX_READ_CHUNKS)
 def _places_by_word(vector: str) -> Mapping[str, str]:
     _, *parts = vector.split("'")  # 'word':1A,2B,3 'word':4; folded words have no apostrophe
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _in_sqlite(fields: Iterable[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
-    """Reads title, heading and text, whose words are separated by spaces."""
-    title, heading, words = map(_count_words, fields)
-    found = stems.keys() & title.keys() | stems.keys() & heading.keys() | stems.keys() & words.keys()
-    return {stems[word]: Occurrences(title[word], heading[word], words[word]) for word in found}
+def _in_sqlite(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
+    occurrences = _occurrences(*fields)
+    return {stems[word]: occurrences[word] for word in stems.keys() & occurrences.keys()}
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
