@@ -81,9 +81,16 @@ class Relevance:
             }
             for concept in concepts
         ]
-        # apart, for speed: most variants are single words, of which a chunk has few
-        self._words = [{one[0]: worth for one, worth in found.items() if len(one) == 1} for found in worths]
-        self._phrases = [[(one, worth) for one, worth in found.items() if len(one) > 1] for found in worths]
+        # by word, for speed: a chunk has few of them, and most variants are single words
+        self._count = len(worths)
+        self._words: dict[str, list[tuple[int, float]]] = {}
+        self._phrases: list[tuple[int, Phrase, float]] = []
+        for concept, found in enumerate(worths):
+            for phrase, worth in found.items():
+                if len(phrase) == 1:
+                    self._words.setdefault(phrase[0], []).append((concept, worth))
+                else:
+                    self._phrases.append((concept, phrase, worth))
         self._asked = sum(
             max(found.values(), default=statistics.information((concept.own,)))
             for concept, found in zip(concepts, worths, strict=True)
@@ -96,16 +103,15 @@ class Relevance:
             word: TITLE_WEIGHT * (at.title > 0) + HEADING_WEIGHT * (at.heading > 0) + at.text / long
             for word, at in chunk.words.items()
         }
-        found = covered = 0.0
-        for words, phrases in zip(self._words, self._phrases, strict=True):
-            best = has = 0.0
-            variants = [(frequencies[word], words[word]) for word in words.keys() & frequencies.keys()]
-            for phrase, worth in phrases:
-                if frequencies.keys() >= set(phrase):
-                    variants.append((min(frequencies[word] for word in phrase), worth))
-            for frequency, worth in variants:
-                has = max(has, worth)
-                best = max(best, worth * frequency / (frequency + SATURATION))
-            found += best
-            covered += has
+        best, has = [0.0] * self._count, [0.0] * self._count  # by concept
+        variants = [
+            (concept, worth, frequencies[word]) for word in frequencies for concept, worth in self._words.get(word, ())
+        ]
+        for concept, phrase, worth in self._phrases:
+            if frequencies.keys() >= set(phrase):
+                variants.append((concept, worth, min(frequencies[word] for word in phrase)))
+        for concept, worth, frequency in variants:
+            has[concept] = max(has[concept], worth)
+            best[concept] = max(best[concept], worth * frequency / (frequency + SATURATION))
+        found, covered = sum(best), sum(has)
         return math.sqrt(found / self._asked * (covered / self._asked) ** COVERAGE_POWER) if found else 0.0
