@@ -22,6 +22,8 @@ class SmtpServer:
     port: int = 0
     hangs: bool = False  #: says nothing, not even its greeting
     refusal: str | None = None  #: answers each recipient with this, such as "550 No such user"
+    num_connections: int = 0
+    takes: asyncio.Event | None = None  #: has a mail, and says so only once this is set
     breaks_after_data: bool = False  #: takes a mail, and ends the connection without saying so
     raw: list[bytes] = field(default_factory=list)  #: the mails
     recipients: list[str] = field(default_factory=list)  #: of each mail
@@ -31,6 +33,7 @@ class SmtpServer:
         return [message_from_bytes(mail, policy=policy.default) for mail in self.raw]
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
         if self.hangs:
             await asyncio.sleep(3600)
 
@@ -58,6 +61,8 @@ class SmtpServer:
                 self.recipients.append(recipient)
                 if self.breaks_after_data:
                     return
+                if self.takes is not None:
+                    await self.takes.wait()
                 await say("250 OK")
             elif command == "QUIT":
                 return await say("221 Bye")

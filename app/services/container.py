@@ -14,7 +14,7 @@ from app.cases.bot import CaseBot
 from app.cases.bot_replies import BotReplies
 from app.cases.cases import Cases
 from app.cases.live_replies import LiveReplies
-from app.cases.mail_sender import MailSender
+from app.cases.mail_sender import CLOSE_SECONDS, MailSender
 from app.cases.sweeper import sweep_cases
 from app.cases.webhook_sender import LEASE_SECONDS, WebhookSender
 from app.concurrency.background import BackgroundTasks
@@ -113,6 +113,7 @@ class Services:
     storage: StorageQuota
     database: Database
     _bot: CaseBot
+    _mail_sender: MailSender | None
     _quotas: Quotas | None
     _background: BackgroundTasks
     _claim: ExitStack
@@ -194,8 +195,10 @@ class Services:
                 max_message_chars=settings.max_message_chars,
                 mail_delay=settings.mail_server.delay if settings.mail_server is not None else None,
             )
+            mail_sender = None
             if settings.mail_server is not None:
-                background.start(MailSender(cases.mails, settings.mail_server).run(), "mails")
+                mail_sender = MailSender(cases.mails, settings.mail_server)
+                background.start(mail_sender.run(), "mails")
             if settings.accounts:
                 background.start(sweep_cases(cases.snoozes, cases.visitors), "cases")
                 sender = WebhookSender(DeliveryQueue(database, LEASE_SECONDS), egress)
@@ -298,6 +301,7 @@ class Services:
                 storage=storage,
                 database=database,
                 _bot=bot,
+                _mail_sender=mail_sender,
                 _quotas=quotas,
                 _background=background,
                 _claim=claim.pop_all(),
@@ -338,6 +342,7 @@ class Services:
                 self.models.close(),
                 self.response_writer.close(),
                 self._bot.close(self.settings.shutdown_seconds),
+                self._close_mail_sender(),
             )
             if self._quotas is not None:
                 await self._quotas.close()
@@ -351,6 +356,10 @@ class Services:
                 self.accounts.close()
             await self.database.close()
             self._claim.close()
+
+    async def _close_mail_sender(self) -> None:
+        if self._mail_sender is not None:
+            await self._mail_sender.close(min(CLOSE_SECONDS, self.settings.shutdown_seconds))
 
     async def ready(self) -> None:
         """Checks that messages can be answered and saved now.

@@ -1,14 +1,28 @@
-"""SIGTERM while people chat: what is being written is finished or marked, and everybody is told, within ten seconds."""
+"""SIGTERM while people chat: what is being written is finished or marked, and everybody is told, within ten seconds.
+
+A server of mail that hangs holds up no end, and the mail is sent after the next start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from sqlalchemy.orm import Session
 
+from app.settings import AppSettings
+from app.store.cases.agent_cases import AgentCases
+from app.store.db.case_models import Contact
+from testing.databases import create_migrated_file
+from testing.mail_servers import PASSWORD, USER, smtp_server
+from testing.waiting import eventually
+from tests.app.desk import SECRET
+from tests.app.store.cases.support import open_small_desk
 from tests.faults.conftest import Start
 from tests.faults.ledger import Ledger, PendingRequest
 from tests.faults.scripted_replies import make_question, whole_reply
@@ -84,3 +98,45 @@ async def test_in_time_with_the_settings_as_they_come(start: Start) -> None:
         events = [event async for event in stream]
         assert await ending == 0, server.log
     assert (events[-1].name, events[-1].data["status"]) == ("end", "interrupted")
+
+
+async def make_due_mail(url: str) -> None:
+    """Adds a reply to a visitor who has gone, which is to be mailed now."""
+    desk = await open_small_desk(url, bot=False)
+    address = update(Contact).where(Contact.id == desk.contact).values(email="eva@example.org")
+    await desk.database.write(lambda session: session.execute(address))
+    _, case = await desk.cases.contacts.write(desk.contact, "Where is it?")
+    agents = AgentCases(desk.database, desk.cases.signals, max_message_chars=1000, mail_delay=timedelta())
+    await agents.reply(desk.ann, case.id, "It comes on Friday.")
+    await desk.database.close()
+
+
+async def test_a_server_of_mail_that_hangs_holds_up_no_end_and_gets_the_mail_after_the_next_start(
+    start: Start, database_url: str | None, tmp_path: Path
+) -> None:
+    if database_url is None:
+        create_migrated_file(tmp_path / "data" / "deskmate.db")
+    settings = AppSettings(_env_file=None, data_dir=tmp_path / "data", database_url=database_url)
+    await make_due_mail(settings.resolved_database_url)
+    async with smtp_server() as smtp:
+        given: dict[str, Any] = {
+            "accounts": True,
+            "secret_key": SECRET,
+            "mail_host": "127.0.0.1",
+            "mail_port": smtp.port,
+            "mail_tls": "none",
+            "mail_from": USER,
+            "mail_user": USER,
+            "mail_password": PASSWORD,
+            "constants": {"app.cases.mail_sender.TIMEOUT_SECONDS": 3600, "app.cases.mail_sender.LOOK_SECONDS": 0.05},
+        }
+        smtp.hangs = True
+        server = start(**given)
+        await eventually(lambda: smtp.num_connections == 1)
+        server.terminate()
+        assert await server.ended(IN_TIME) == 0, server.log
+        assert "Traceback" not in server.log
+        smtp.hangs = False
+        start(**given)
+        await eventually(lambda: len(smtp.raw) == 1)
+        assert "It comes on Friday." in smtp.mails[0].get_content()

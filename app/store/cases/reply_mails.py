@@ -181,6 +181,16 @@ class ReplyMails:
             lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
         )
 
+    async def release(self, due: DueMail) -> None:
+        """Gives back a mail that the server of mail has not taken before the process stops: it is due at once.
+
+        This was no failed attempt. Whether the server has the mail is not known: the next one has the same id.
+        """
+        values = {"next_attempt_at": datetime.now(UTC), "attempts": ReplyMail.attempts - 1}
+        await self._database.write(
+            lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
+        )
+
     async def _finish(
         self, due: DueMail, status: ReplyMailStatus, kind: CaseEventKind, error: str | None = None
     ) -> None:

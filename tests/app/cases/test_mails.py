@@ -21,6 +21,7 @@ from app.store.cases.agent_cases import AgentCases
 from app.store.cases.reply_mails import ReplyMails
 from app.store.db.case_models import Contact, ReplyMail
 from testing.mail_servers import PASSWORD, USER, SmtpServer, smtp_server
+from testing.waiting import eventually
 from tests.app.store.cases.support import SupportDesk, add_visitor, open_desk
 
 DELAY = timedelta(minutes=10)
@@ -233,6 +234,50 @@ async def test_a_claim_of_one_who_was_killed_is_sent_by_another_with_the_same_re
     assert "One" not in second.get_content()
     await desk.cases.mails.sent(killed)  # it was not killed, only slow: nothing is told twice
     assert len(await told(desk, case_id)) == 2
+
+
+async def test_a_mail_that_is_taken_while_the_process_stops_is_told_and_not_sent_again(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    smtp.takes = asyncio.Event()
+    one = sender(desk, smtp)
+    sending = asyncio.create_task(one.send_due())
+    await eventually(lambda: len(smtp.raw) == 1)
+    await desk.cases.agents.reply(desk.ann, case_id, "Two")
+    await let_time_pass(desk)
+    closing = asyncio.create_task(one.close(60))
+    await asyncio.sleep(0)
+    smtp.takes.set()
+    await closing
+    assert await sending
+    assert not await one.send_due()  # the next start sends what is due now
+    assert await statuses(desk) == [ReplyMailStatus.SENT, ReplyMailStatus.PENDING]
+    assert len(smtp.raw) == len(await told(desk, case_id)) == 1
+
+
+@pytest.mark.parametrize("has_it", [False, True])
+async def test_a_process_that_stops_waits_for_no_server_that_hangs_and_the_next_start_sends_the_mail(
+    desk: SupportDesk, smtp: SmtpServer, has_it: bool
+) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    smtp.hangs, smtp.takes = not has_it, asyncio.Event() if has_it else None
+    one = sender(desk, smtp)
+    sending = asyncio.create_task(one.send_due())
+    await eventually(lambda: len(smtp.raw) == has_it and smtp.num_connections == 1)
+    await one.close(0)
+    await sending
+    assert await statuses(desk) == [ReplyMailStatus.PENDING]
+    assert (await desk.cases.mails.status(desk.admin)).error is None
+    smtp.hangs, smtp.takes = False, None
+    assert await send_all(sender(desk, smtp)) == 1  # at once: it waits neither for a lease nor for another attempt
+    assert len({mail["Message-ID"] for mail in smtp.mails}) == 1
+    assert len(smtp.raw) == (2 if has_it else 1)  # SMTP cannot be asked
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAILED]
 
 
 async def test_processes_that_look_at_once_send_a_mail_once(desk: SupportDesk, smtp: SmtpServer) -> None:
