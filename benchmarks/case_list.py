@@ -70,17 +70,20 @@ class CaseFiller:
         with tqdm(total=count, unit=" cases") as bar:
             for start in range(0, count, AT_ONCE):
                 numbers = range(start, min(count, start + AT_ONCE))
-                made = await asyncio.gather(*(self._open_case(large.id, f"large {number}") for number in numbers))
+                made = await asyncio.gather(
+                    *(self._open_case(large.id, f"large {number}", is_old=number < count // 4) for number in numbers)
+                )
                 mine = [id for id, number in zip(made, numbers, strict=True) if number % 4 == 0]
                 await asyncio.gather(*(self.cases.agents.assign(self.agent, id, self.agent) for id in mine))
                 ids += made
                 bar.update(len(made))
-        await self.index.catch_up()
+        while await self.index.catch_up():  # a server indexes in the background; a search would wait for a batch
+            pass
         return ids
 
-    async def _open_case(self, inbox_id: str, name: str) -> str:
+    async def _open_case(self, inbox_id: str, name: str, *, is_old: bool = False) -> str:
         visitor = await self.cases.visitors.create(inbox_id, f"hash of {name}", name=name)
-        text = f"{SUBJECTS[hash(name) % len(SUBJECTS)]} This is {name}."
+        text = f"{random.Random(name).choice(SUBJECTS)} This is {name}.{' It is about a kettle.' if is_old else ''}"
         _, case = await self.cases.contacts.write(visitor.contact.id, text, client_id="1")
         return case.id
 
@@ -109,6 +112,7 @@ async def measure(url: str, count: int) -> dict[str, dict[str, float]]:
         "counts": lambda: cases.counts(agent),
         "one case": lambda: cases.get(agent, dice.choice(ids)),
         "search, a word in a quarter": lambda: cases.page(agent, query="parcel"),
+        "search, a word in the oldest quarter": lambda: cases.page(agent, query="kettle"),
         "what has just changed": lambda: cases.changed_since(agent, datetime.now(UTC), {}),
     }
     found = {}

@@ -110,8 +110,8 @@ class MailSender:
 class _Attempt:
     """Hands one mail to the server of mail, in a thread of its own.
 
-    The thread is a daemon: nothing can interrupt the lookup of a name, or a connection that is being made, and a process
-    that stops waits for neither.
+    The thread is a daemon: nothing can interrupt the lookup of a name, or a connection that is being made, and a
+    process that stops waits for neither.
     """
 
     def __init__(self, mail: EmailMessage, recipient: str, server: MailServer) -> None:

@@ -9,8 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     ColumnElement,
     CompoundSelect,
+    Select,
     Tuple,
     and_,
     bindparam,
@@ -122,21 +124,18 @@ class CaseList:
         words = clean_text(query).strip() if query else ""
         conditions = [may_read(user_id, SupportCase.inbox_id), _of_view(view, user_id), *_filters(inbox_id, tag)]
 
+        if after is not None:
+            conditions.append(_key() < tuple_(literal(after[0], UtcDateTime()), literal(after[1])))
+
         def work(session: Session) -> Page[CaseView]:
-            statement = select(SupportCase).where(*conditions)
-            if words:
+            if not words:
+                rows = case_views(session, _latest(select(SupportCase).where(*conditions), limit + 1))
+            else:
                 found = _found(session, user_id, words)
                 if found is None:
                     return Page((), None)
-                statement = statement.where(SupportCase.conversation_id.in_(found))
-            if after is not None:
-                statement = statement.where(_key() < tuple_(literal(after[0], UtcDateTime()), literal(after[1])))
-            statement = statement.order_by(SupportCase.updated_at.desc(), SupportCase.id.desc()).limit(limit + 1)
-            if not words:
-                rows = case_views(session, statement)
-            else:
                 with time_limit(session, MAX_SEARCH_SECONDS):
-                    rows = case_views(session, statement)
+                    rows = case_views(session, _latest_found(found, conditions, limit + 1))
             shown = rows[:limit]
             more = len(rows) > limit
             return Page(tuple(shown), encode_cursor(shown[-1].updated_at, shown[-1].id) if more else None)
@@ -356,6 +355,30 @@ def _of_view(view: CaseListView, user_id: str) -> ColumnElement[bool]:
     if view is CaseListView.UNASSIGNED:
         return and_(SupportCase.status == CaseStatus.OPEN, SupportCase.assignee_id.is_(None))
     return SupportCase.status == view
+
+
+def _latest(cases: Select[tuple[SupportCase]], limit: int) -> Select[tuple[SupportCase]]:
+    return cases.order_by(SupportCase.updated_at.desc(), SupportCase.id.desc()).limit(limit)
+
+
+def _latest_found(
+    found: CompoundSelect[Any], conditions: Sequence[ColumnElement[bool]], limit: int
+) -> Select[tuple[SupportCase]]:
+    """The latest of the cases that are found.
+
+    First all of them, without the limit, then the latest, each materialized. With the limit in one statement,
+    PostgreSQL expects to be done after the first few cases of the list, and compares each case with each hit: for a
+    word that only old cases have, all with all.
+    """
+    is_found = SupportCase.conversation_id.in_(found)
+    all_found = _materialized(select(SupportCase.id, SupportCase.updated_at).where(*conditions, is_found))
+    latest = select(all_found.c.id).order_by(all_found.c.updated_at.desc(), all_found.c.id.desc()).limit(limit)
+    return _latest(select(SupportCase).where(SupportCase.id.in_(select(_materialized(latest).c.id))), limit)
+
+
+def _materialized(rows: Select[Any]) -> CTE:
+    """A part of a statement that PostgreSQL plans and runs by itself."""
+    return rows.cte().prefix_with("MATERIALIZED", dialect="postgresql")
 
 
 def _found(session: Session, user_id: str, words: str) -> CompoundSelect[Any] | None:

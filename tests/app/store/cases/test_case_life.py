@@ -160,6 +160,14 @@ async def test_lists_have_their_counts_their_order_and_their_words(services: Ser
     assert rest.next_cursor is None
     assert [case.id for case in (await cases.list.page(desk.ann, CaseListView.MINE)).items] == [ids[0]]
     assert [case.id for case in (await cases.list.page(desk.ann, query="number3")).items] == [ids[3]]
+    found, cursor = list[str](), None
+    for size in (2, 2, 1):  # what is found is in the order of the list, page by page
+        page = await cases.list.page(desk.ann, query="parcel", limit=2, cursor=cursor)
+        assert len(page.items) == size
+        found, cursor = [*found, *(case.id for case in page.items)], page.next_cursor
+    assert (found, cursor) == ([ids[0], *reversed(ids[1:])], None)
+    unassigned = await cases.list.page(desk.ann, CaseListView.UNASSIGNED, query="parcel")
+    assert [case.id for case in unassigned.items] == [*reversed(ids[1:])]
     assert await cases.list.counts(desk.ann) == {
         "mine": 1, "unassigned": 4, "bot": 0, "snoozed": 0, "resolved": 0, "all": 5, "waiting": 5,
     }  # fmt: skip
