@@ -15,6 +15,17 @@ def make_question(number: int, words: int) -> str:
     return f"Question {number}: please ({words} words)"
 
 
+def visitor_question(number: int, words: int) -> str:
+    """A visitor's question that nobody else asks, to which the bot writes so many words."""
+    return f"Question {number}: please ({words} words of the bot)"
+
+
+def asked_of_bot(prompt: str) -> str | None:
+    """The question for the bot's reply to a visitor, whose last one is in the prompt; None if there is none."""
+    asked = re.findall(r"Question (\d+): please \((\d+) words of the bot\)", prompt)
+    return make_question(int(asked[-1][0]), int(asked[-1][1])) if asked else None
+
+
 def call_question(number: int, tool: str, **arguments: object) -> str:
     """A question whose reply calls this tool, and says what came of it."""
     return f"Question {number}: call {tool} with {json.dumps(arguments)}"

@@ -27,7 +27,7 @@ from engine import Delta, PreparedPrompt, StructureKind
 from testing.fake_encoder import FakeEncoder
 from testing.fake_engine import FakeEngine, Piece, Script, call_pieces
 from tests.faults.case_acts import run_acts
-from tests.faults.scripted_replies import called_tool, reply_pieces, whole_reply
+from tests.faults.scripted_replies import asked_of_bot, called_tool, reply_pieces, whole_reply
 from tests.fork_server import serve_orders
 
 
@@ -49,6 +49,8 @@ class ScriptedReplyEngine(FakeEngine):
         structure = prepared.params.structured
         if structure is not None and structure.kind is StructureKind.JSON_SCHEMA:  # the decision of the bot
             pieces = ['{"action": "ask", ', '"reason": "detail_missing", ', '"sources": []}']
+        elif asked := asked_of_bot("\n".join(message["content"] for message in messages if message["role"] == "user")):
+            pieces = [*reply_pieces(asked)]
         elif tool := called_tool(question):
             pieces = [f"The tool said: {results[-1]}"] if results else [*call_pieces(*tool)]
         elif messages[-1]["role"] == "assistant":

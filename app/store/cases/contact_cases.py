@@ -46,6 +46,7 @@ from app.store.cases.visitor_reads import messages_of_contact, newest_case
 from app.store.db.case_models import CaseAttachment, Contact, Inbox, Satisfaction, SupportCase
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, table_of
+from app.store.db.notifications import Channel, notify
 from app.store.db.prepared_statements import insert_into
 from app.store.db.rows import change_rows
 
@@ -326,6 +327,7 @@ def new_case(session: Session, contact: Contact, inbox: Inbox, text: str, now: d
         updated_at=now,
     )
     apply(session, case, created, now)
+    notify(session, Channel.CASE_CHANGED, contact.id)  # the contact's streams do not know the case yet
     return case
 
 

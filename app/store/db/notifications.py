@@ -30,11 +30,11 @@ _KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count
 
 
 class Channel(StrEnum):
-    """The kinds of notification. The payload is the id of a turn, or of a case or an inbox."""
+    """The kinds of notification. The payload is the id of a turn, or of a case, an inbox or a contact."""
 
     CHANGED = "deskmate_turn_changed"  #: to readers: the reply has grown or ended
     STOP_REQUESTED = "deskmate_turn_asked"  #: to the writer: stop, or the turn was deleted
-    CASE_CHANGED = "deskmate_case_changed"  #: to readers of the case, or of the inbox's list of cases
+    CASE_CHANGED = "deskmate_case_changed"  #: to readers of the case, of the inbox's list, or of a contact's streams
     CASE_PRESENCE = "deskmate_case_presence"  #: a user opens or leaves a case; the payload says it all, as JSON
 
 
