@@ -11,7 +11,7 @@ import { presenceText } from "../../app/ui/pages/cases/presence.js";
 import { Timeline } from "../../app/ui/pages/cases/timeline.js";
 import { ago, duration, localValue, snoozeChoices } from "../../app/ui/pages/cases/times.js";
 import { inAlphabet } from "../../app/ui/pages/cases/known_tags.js";
-import { emptyText, hashOf, isOfView as belongs, placeOf, repeats } from "../../app/ui/pages/cases/views.js";
+import { beginning, emptyText, hashOf, isOfView as belongs, placeOf, repeats } from "../../app/ui/pages/cases/views.js";
 
 const ME = { id: "anna", name: "Anna" };
 const BEN = { id: "ben", name: "Ben" };
@@ -76,6 +76,18 @@ test("an empty list says what to do: the words, the tag and the inbox each hide 
   assert.match(emptyText({ ...filter, tag: "vip" }), /has the tag “vip”/);
   assert.match(emptyText({ ...filter, inbox: "i1" }), /all inboxes/);
   assert.match(emptyText(filter), /You have no open case/);
+});
+
+test("a desk without cases says what leads to the first one, to each role what it can do", () => {
+  assert.match(beginning("admin", 0).text, /There is no inbox yet. Create one/);
+  assert.deepEqual(beginning("admin", 0).link, ["Create an inbox", "/desk#inboxes"]);
+  assert.match(beginning("admin", 1).text, /as soon as a customer writes/);
+  assert.deepEqual(beginning("admin", 1).link, ["Script tags and members", "/desk#inboxes"]);
+  for (const role of ["agent", "viewer"]) {
+    assert.match(beginning(role, 0).text, /Ask an admin/);
+    assert.match(beginning(role, 1).text, /as soon as a customer writes/);
+    assert.deepEqual([beginning(role, 0).link, beginning(role, 1).link], [null, null]);
+  }
 });
 
 test("tags are offered once, in the order of a list", () => {

@@ -4,8 +4,9 @@ import { byId, debounce, make, replaceChildren } from "../../shared/dom.js";
 import { count, moment } from "../../shared/formats.js";
 import { button, field, problem } from "./controls.js";
 import { ago } from "./times.js";
-import { emptyText, hashOf, repeats, VIEWS } from "./views.js";
+import { beginning, emptyText, hashOf, repeats, VIEWS } from "./views.js";
 
+/** @import { Viewer } from "../../shared/api_types.js" */
 /** @import { CaseRow, Counts, Inbox } from "./types.js" */
 /** @import { CaseRows, Filter } from "./case_rows.js" */
 /** @import { Narrowing } from "./views.js" */
@@ -26,9 +27,12 @@ export class ListView {
   #items = new Map();
   /** @type {Filter} */
   #filter = { view: "mine", inbox: null, tag: null, q: "" };
+  #isEmpty = false; // the list, as it was shown
+  #hasCases = true; // the desk, as far as the user may read it
 
-  /** @param {Inbox[]} inboxes @param {ListHost} host */
-  constructor(inboxes, host) {
+  /** @param {Viewer} viewer @param {Inbox[]} inboxes @param {ListHost} host */
+  constructor(viewer, inboxes, host) {
+    this.beginning = beginning(viewer.role, inboxes.length);
     this.inboxNames = new Map(inboxes.map(({ id, name }) => [id, name]));
     this.links = new Map(VIEWS.map(([view, title]) => [view, make("a", { href: hashOf(view) }, make("span", {}, title), make("span", { class: "cs-count" }))]));
     byId("cs-views").replaceChildren(...this.links.values());
@@ -51,7 +55,7 @@ export class ListView {
       host.changed();
     });
     this.list = make("ul", { class: "cs-rows", "aria-label": "List of cases" });
-    this.note = make("p", { class: "cs-empty", role: "status" });
+    this.note = make("div", { class: "cs-empty", role: "status" });
     this.more = button("Load more", () => host.more(), { hidden: true });
     this.trouble = byId("cs-trouble");
     byId("cs-scroll").replaceChildren(this.list, this.note, this.more);
@@ -77,8 +81,10 @@ export class ListView {
     this.tagField.hidden = shown.length === 0;
   }
 
-  /** @param {Counts} counts */
+  /** @param {Counts} counts  of the inbox and the tag that were chosen */
   showCounts(counts) {
+    this.#hasCases = counts.all !== 0;
+    this.#showNote();
     for (const [view, link] of this.links) {
       const number = counts[view];
       const shown = link.lastElementChild;
@@ -101,9 +107,20 @@ export class ListView {
     replaceChildren(this.list, items);
     if (focused instanceof HTMLElement && focused !== document.activeElement && this.list.contains(focused)) focused.focus({ preventScroll: true }); // it was moved
     this.mark(openId, false);
-    this.note.textContent = cases.rows.length > 0 ? "" : emptyText(cases.filter);
+    this.#isEmpty = cases.rows.length === 0;
+    this.#showNote();
     this.more.hidden = cases.next === null;
     this.list.removeAttribute("aria-busy");
+  }
+
+  // A desk without cases says how they come, whatever the view.
+  #showNote() {
+    const { inbox, tag, q } = this.#filter;
+    const isNew = !this.#hasCases && inbox === null && tag === null && q === "";
+    const { text, link } = isNew ? this.beginning : { text: emptyText(this.#filter), link: null };
+    byId("cs-main").toggleAttribute("data-empty", this.#isEmpty);
+    const parts = this.#isEmpty ? [make("p", {}, text), ...(link ? [make("a", { class: "dm-button", href: link[1] }, link[0])] : [])] : [];
+    if (this.note.textContent !== parts.map((part) => part.textContent).join("")) this.note.replaceChildren(...parts); // it is announced
   }
 
   loading() {

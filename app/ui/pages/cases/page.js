@@ -40,7 +40,7 @@ export class CasesPage {
     this.inboxes = inboxes;
     this.main = byId("cs-main");
     this.place = byId("cs-case");
-    this.list = new ListView(inboxes, {
+    this.list = new ListView(viewer, inboxes, {
       more: () => this.#more(),
       changed: () => this.#load(),
       narrowed: (narrowing) => {

@@ -9,7 +9,7 @@ export const VIEWS = [
   ["bot", "Bot", "The assistant answers no case at the moment."],
   ["snoozed", "Snoozed", "No case is snoozed."],
   ["resolved", "Resolved", "No case is resolved yet."],
-  ["all", "All", "There are no cases yet. They come in by the widget of an inbox."],
+  ["all", "All", "There are no cases yet."],
 ];
 
 /** What the list says if it has no case. @param {{view: CaseView, inbox: string | null, tag: string | null, q: string}} filter */
@@ -18,6 +18,24 @@ export function emptyText({ view, inbox, tag, q }) {
   if (tag !== null) return `No case here has the tag “${tag}”. Try the view All, or all tags.`;
   if (inbox !== null) return "This inbox has no case here. Try the view All, or all inboxes.";
   return VIEWS.find(([id]) => id === view)?.[2] ?? "";
+}
+
+/**
+ * What the page says on a desk where no customer has written yet, and the page that leads on.
+ * @param {string} role  of the user
+ * @param {number} numInboxes  whose cases the user may read
+ * @returns {{text: string, link: [name: string, href: string] | null}}
+ */
+export function beginning(role, numInboxes) {
+  if (role === "admin" && numInboxes === 0) {
+    return {
+      text: "There is no inbox yet. Create one, add the agents as its members, and put its script tag on your website: then customers can write, and their cases appear here.",
+      link: ["Create an inbox", "/desk#inboxes"],
+    };
+  }
+  if (numInboxes === 0) return { text: "You are no member of an inbox yet, so you see no cases. Ask an admin to make you one.", link: null };
+  const text = "There are no cases yet. One appears here as soon as a customer writes.";
+  return { text, link: role === "admin" ? ["Script tags and members", "/desk#inboxes"] : null };
 }
 
 /** @param {string | undefined} id @returns {CaseView | null} */

@@ -2,7 +2,7 @@
 
 import { query, request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
-import { compact, count, percent } from "../../shared/formats.js";
+import { compact, count, percent, plural } from "../../shared/formats.js";
 import { cases } from "../cases/case_api.js";
 import { HAND_OFF_REASONS } from "../cases/event_text.js";
 import { duration } from "../cases/times.js";
@@ -56,7 +56,7 @@ function tiles(total) {
     tile("First response", duration(total.first_reply_s_p50), total.first_reply_s_p90 === null ? "median" : `median; 90 % within ${duration(total.first_reply_s_p90)}`),
     tile("Waiting", duration(total.waiting_s_p50), "median, for a person"),
     tile("Resolution", duration(total.resolution_s_p50), "median"),
-    tile("Satisfaction", scoreText(total.satisfaction), `of 5, ${count(total.ratings)} ratings`),
+    tile("Satisfaction", scoreText(total.satisfaction), `of 5, ${plural(total.ratings, "rating")}`),
   );
 }
 
@@ -104,6 +104,12 @@ async function show(place, viewer) {
   const shown = make("div");
   const download = make("a", { class: "dm-button", download: "" }, "Download as CSV");
   const { inboxes } = await cases.inboxes();
+  if (inboxes.length === 0) {
+    const isOfAdmin = viewer.role === "admin";
+    const next = isOfAdmin ? ["Create one under ", make("a", { href: "#inboxes" }, "Inboxes"), "."] : ["Ask an admin to make you a member of one."];
+    place.append(make("p", { class: "dk-lead" }, isOfAdmin ? "There is no inbox yet, so there are no cases to count. " : "You are no member of an inbox yet, so you see no figures. ", ...next));
+    return undefined;
+  }
   const inbox = make("select", {}, make("option", { value: "" }, "All inboxes"), ...inboxes.map(({ id, name }) => make("option", { value: id }, name)));
   const plots = new Plots(PLOTS);
   const runLatest = latest();
@@ -115,7 +121,9 @@ async function show(place, viewer) {
     return runLatest(
       () => /** @type {Promise<CaseReport>} */ (request("GET", `/api/cases/figures?${parameters}`)),
       ({ total, days, agents, inboxes: each, hours, reasons }) => {
+        const isQuiet = total.cases + total.handed_off + total.replies + total.resolved + total.ratings === 0;
         shown.replaceChildren(
+          ...(isQuiet ? [make("p", { class: "dm-notice" }, "Nothing happened in these days: no case was opened, answered or resolved. Choose other days, or another inbox.")] : []),
           tiles(total),
           plots.element,
           ...reasonTable(reasons),

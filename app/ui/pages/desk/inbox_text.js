@@ -10,6 +10,13 @@ export const DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Sa
 /** @type {Hours[]} */
 export const OFFICE_HOURS = [0, 1, 2, 3, 4].map((day) => ({ day, from: "09:00", to: "17:00" }));
 
+/** What leads from nothing to the first case. @type {[name: string, text: string][]} */
+export const FIRST_STEPS = [
+  ["Create an inbox", "with the button New inbox: its name, as customers shall see it, and the websites that may show it."],
+  ["Add its members.", "Agents among them answer its cases, under Cases above."],
+  ["Put its script tag on the website.", "Visitors then have a button that opens the chat."],
+];
+
 /** The tag that a website embeds the widget with. @param {string} origin  of this server @param {string} token  of the inbox */
 export const scriptTag = (origin, token) => `<script src="${origin}/widget/${encodeURIComponent(token)}.js" async></script>`;
 
@@ -66,6 +73,6 @@ export function mailText({ sender, server, delay_minutes: delay, pending, last_s
     last === null ? "None was sent yet." : `The last one was sent ${moment(last)}.`,
   ];
   if (pending) sentences.push(`${plural(pending, "reply", "replies")} may still be sent.`);
-  if (error !== null) sentences.push(`${server} has trouble: ${/[.!?]$/.test(error) ? error : `${error}.`} It is tried again.`);
+  if (error !== null) sentences.unshift(`${server} has trouble: ${/[.!?]$/.test(error) ? error : `${error}.`} It is tried again.`);
   return sentences.join(" ");
 }

@@ -6,7 +6,7 @@ import { plural } from "../../shared/formats.js";
 import { button, copyField, field } from "./controls.js";
 import { oneAtATime, problem, register } from "./desk.js";
 import { inboxForm } from "./inbox_form.js";
-import { aboutInbox, mailText, scriptTag } from "./inbox_text.js";
+import { aboutInbox, FIRST_STEPS, mailText, scriptTag } from "./inbox_text.js";
 
 /** @import { AccountView, CollectionView, MailView, PeopleView, Viewer } from "../../shared/api_types.js" */
 /** @import { Inbox } from "../cases/types.js" */
@@ -59,7 +59,16 @@ async function show(place, viewer) {
         ),
       ),
     );
-    if (inboxes.length === 0) list.replaceChildren(make("li", { class: "dm-hint" }, "There are no inboxes yet."));
+  }
+
+  // What makes a website's visitors come in.
+  function showBeginning() {
+    work.replaceChildren(
+      make("h2", {}, "There are no inboxes yet"),
+      make("p", {}, "So no customer can write, and there are no cases. Three steps lead there:"),
+      make("ol", { class: "dk-steps" }, ...FIRST_STEPS.map(([name, text]) => make("li", {}, make("strong", {}, name), ` ${text}`))),
+      make("p", { class: "dm-hint" }, "The assistant answers from documents: add them under ", make("a", { href: "#knowledge" }, "Knowledge"), ", now or later. Without any, it hands over to people."),
+    );
   }
 
   /** Shows an inbox, or the form of a new one. @param {string | null} id @param {boolean} moveFocus */
@@ -135,8 +144,8 @@ async function show(place, viewer) {
       };
       element.replaceChildren(
         make("p", { class: "dm-hint" }, "Members see the cases of this inbox and answer them; viewers among them only read. Other users, but admins, see none of it."),
-        there.length ? make("ul", { class: "dk-members", "aria-label": "Members" }, ...there.map(row)) : make("p", {}, "There are no members yet."),
-        others.length ? add : make("p", { class: "dm-hint" }, "There is no other user to add."),
+        there.length ? make("ul", { class: "dk-members", "aria-label": "Members" }, ...there.map(row)) : make("p", {}, "There are no members yet: only admins see what comes in."),
+        others.length ? add : make("p", { class: "dm-hint" }, "There is no other user to add. Invite agents under ", make("a", { href: "#people" }, "Users"), "."),
         trouble,
       );
     }
@@ -187,7 +196,8 @@ async function show(place, viewer) {
           announce(`The inbox ${inbox.name} was deleted.`);
           selected = null;
           drawList();
-          work.replaceChildren();
+          if (inboxes.length) work.replaceChildren();
+          else showBeginning();
           create.focus();
         }), { kind: "dm-primary dm-danger" });
       asked.replaceChildren(make("p", { class: "dm-notice" }, `This deletes ${inbox.name} with all of its cases, contacts and figures, for ${plural(inbox.members.length, "member")}. It can’t be undone. The widget disappears from its websites.`), make("div", { class: "dm-buttons" }, cancel, go));
@@ -204,6 +214,7 @@ async function show(place, viewer) {
   }
   create.disabled = false;
   if (inboxes.length) open(inboxes[0].id, false);
+  else showBeginning();
 }
 
 register({ id: "inboxes", title: "Inboxes", roles: ["admin"], show });

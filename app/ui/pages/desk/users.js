@@ -147,12 +147,19 @@ async function show(place, viewer) {
     /** @type {PersonIdentity} */
     const linked = await request("GET", `${path(person)}/identity`);
     if (number !== lastDetailsRequest) return;
-    const again = () => act(() => showIdentity(person));
-    const link = (/** @type {string} */ subject) =>
-      change(() => request("PUT", `${path(person)}/identity`, { subject }), `${person.name} can sign in with ${linked.provider} now.`).then(again);
-    const unlink = () =>
-      change(() => request("DELETE", `${path(person)}/identity`), `${person.name} can no longer sign in with ${linked.provider}.`).then(again);
-    made.replaceChildren(...identityPanel(person.name, linked, { link, unlink }));
+    /** @param {string} method @param {string} said @param {object} [body] */
+    const set = async (method, said, body) => {
+      await request(method, `${path(person)}/identity`, body);
+      announce(said);
+      await Promise.all([load(), showIdentity(person)]);
+    };
+    const { element, first } = identityPanel(person.name, linked, {
+      link: (subject) => set("PUT", `${person.name} can sign in with ${linked.provider} now.`, { subject }),
+      unlink: () => set("DELETE", `${person.name} can no longer sign in with ${linked.provider}.`),
+    });
+    made.replaceChildren(element);
+    first.focus({ preventScroll: true });
+    element.scrollIntoView({ block: "nearest" }); // the button may be far below
   }
 
   /**
@@ -245,7 +252,7 @@ async function show(place, viewer) {
     });
   });
 
-  const heads = ["Name", "Role", "Last seen", ""].map((name) => make("th", { scope: "col" }, name));
+  const heads = ["Name", "Role", "Last seen", make("span", { class: "dm-hidden" }, "Actions")].map((name) => make("th", { scope: "col" }, name));
   if (viewer.name === null) {
     place.append(make("p", { class: "dk-lead" }, "Accounts are off: this desk has a single user. Set APP_ACCOUNTS=true to turn them on."));
     return;
