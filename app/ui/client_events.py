@@ -8,7 +8,7 @@ from typing import Any
 
 from gradio.components import Component
 
-from app.ui.component_files import SCRIPT_ROOT, files_url
+from app.ui.component_files import SCRIPT_ROOT, import_module
 
 _OPTIONS: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
@@ -71,4 +71,4 @@ def call(name: str, method: str, *values: object) -> str:
 
 def _scripts() -> str:
     """Return a JavaScript expression: the promise of the module ``shared/component.js``."""
-    return f"(() => {{ {SCRIPT_ROOT} return import(at({json.dumps(f'{files_url()}/shared/component.js')})); }})()"
+    return f"(() => {{ {SCRIPT_ROOT} return {import_module('shared/component.js')}; }})()"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -14,26 +16,59 @@ import gradio as gr
 from app.ui.static_files import SUFFIXES
 
 _UI_DIR = Path(__file__).resolve().parent
-_files_url: ContextVar[str | None] = ContextVar("files_url", default=None)
+
+
+@dataclass(frozen=True)
+class _Served:
+    url: str
+    script: str | None
+    style: str | None
+
+
+_served: ContextVar[_Served | None] = ContextVar("served", default=None)
 
 
 @contextmanager
-def files_served_at(url: str) -> Iterator[None]:
+def files_served_at(url: str, *, script: str | None = None, style: str | None = None) -> Iterator[None]:
     """Let the components that are built in this context load their scripts and styles below ``url``.
 
     Without it, Gradio serves the files, so that the components work in any Gradio app.
+
+    Args:
+        script: where, below ``url``, all modules of the page are one script, made by ``join_modules``.
+        style: where, below ``url``, all its stylesheets are one.
     """
-    token = _files_url.set(url)
+    token = _served.set(_Served(url, script, style))
     try:
         yield
     finally:
-        _files_url.reset(token)
+        _served.reset(token)
 
 
-def files_url() -> str:
+def import_module(path: str) -> str:
+    """Return a JavaScript expression: the promise of the module at ``path``, relative to this package.
+
+    It needs ``at`` of :data:`SCRIPT_ROOT`.
+    """
+    served = _served.get()
+    if served is None or served.script is None:
+        return f"import(at({json.dumps(f'{_files_url()}/{path}')}))"
+    url = json.dumps(f"{served.url}/{served.script}")
+    return f"import(at({url})).then(({{ modules }}) => modules[{json.dumps(path)}])"
+
+
+def stylesheet_urls(paths: Iterable[str]) -> list[str]:
+    """Return the URLs of the stylesheets at ``paths``, relative to this package; ``at`` makes them absolute."""
+    served = _served.get()
+    if served is None or served.style is None:
+        return [f"{_files_url()}/{path}" for path in paths]
+    return [f"{served.url}/{served.style}"]
+
+
+def _files_url() -> str:
     """Return the URL of the package's files: relative to ``root`` of :data:`SCRIPT_ROOT` where Gradio serves them."""
-    if (url := _files_url.get()) is not None:
-        return url
+    if (served := _served.get()) is not None:
+        return served.url
     _serve_files()
     return f"gradio_api/file={quote(_UI_DIR.as_posix())}"
 

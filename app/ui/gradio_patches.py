@@ -29,6 +29,8 @@ from jinja2 import BaseLoader, Environment, TemplateNotFound
 
 if TYPE_CHECKING:
     import gradio as gr
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
 SWITCH = "DESKMATE_GRADIO_PATCHES"
 _log = structlog.get_logger("app.ui")
@@ -235,6 +237,30 @@ def stop_loading_timer() -> None:
         "the script of its loading indicator to have a timer",
     )
     _add_to_head('<script src="/ui/static/shared/gradio_clock.js"></script>')
+
+
+# ---- Gradio's own files
+
+
+HASHED_NAME = r"-[\w-]{8,10}\.\w+"
+"""How the names of Gradio's scripts and styles end: with a hash of their content."""
+
+
+@_patch
+def serve_assets(app: FastAPI, serve: Callable[[Path], ASGIApp]) -> None:
+    """Serves Gradio's scripts and styles in its place: compressed well and once, and for browsers to keep.
+
+    Gradio compresses each of them for every request, in a hurry, and has browsers ask again for sixty files on each
+    visit (``build_resource`` and ``BrotliMiddleware`` in ``gradio/routes.py``, lines 415 and 1293). There is no setting
+    for it. Call it before the page is mounted. ``serve`` makes the ASGI app of a folder.
+    """
+    import gradio
+
+    folder = Path(gradio.__file__).parent / "templates/frontend/assets"
+    names = [file.name for file in folder.glob("*")]
+    _expect(names, f"its scripts in {folder}")
+    _expect(all(re.search(f"{HASHED_NAME}$", name) for name in names), "a hash in the name of each of its scripts")
+    app.mount("/assets", serve(folder), name="gradio-assets")
 
 
 # ---- lost requests

@@ -1,45 +1,39 @@
-"""Tags that let the browser preload the page's stylesheets and modules, for the ``<head>`` of the HTML.
+"""Tags that let the browser preload the page's script and stylesheet, for the ``<head>`` of the HTML.
 
-The stylesheets must be applied late, to follow Gradio's own, but they and the modules can be preloaded from the start.
+The stylesheet must be applied late, to follow Gradio's own, but it and the script can be preloaded from the start.
 """
 
 from __future__ import annotations
 
-import re
+from functools import partial
 
+from app.ui.joined_files import JoinedFile, find_modules, join_modules, join_styles
 from app.ui.static_files import FILES_URL, STATIC_DIR
-from app.ui.theme import STYLES
-
-_IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
-
-
-def find_modules(*entries: str) -> list[str]:
-    """Return these modules and those that they import, directly or not: sorted paths relative to this package."""
-    root = STATIC_DIR.resolve()
-    found: set[str] = set()
-    to_read = [root / entry for entry in entries]
-    while to_read:
-        module = to_read.pop()
-        name = module.relative_to(root).as_posix()
-        if name not in found:
-            found.add(name)
-            to_read += [(module.parent / other).resolve() for other in _IMPORT.findall(module.read_text("utf-8"))]
-    return sorted(found)
-
+from app.ui.theme import PAGE_STYLE, STYLES
 
 _COMPONENTS = ("header", "chat", "composer", "conversations", "model", "model_menu")
-#: The modules that the page imports by itself: its own and those of its components.
-ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS))
+#: The modules that the page imports by itself: its own, those of its components, and what Gradio's listeners call.
+ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS), "shared/component.js")
+#: All modules of the page as one script, below ``FILES_URL``.
+PAGE_SCRIPT = "chat_page.js"
+
+#: What the page loads as one file, by its path below ``FILES_URL``.
+JOINED_FILES = {
+    PAGE_SCRIPT: JoinedFile(
+        "text/javascript",
+        STATIC_DIR,
+        partial(find_modules, STATIC_DIR, ENTRIES),
+        partial(join_modules, STATIC_DIR, ENTRIES),
+    ),
+    PAGE_STYLE: JoinedFile("text/css", STATIC_DIR, lambda: STYLES, partial(join_styles, STATIC_DIR, STYLES)),
+}
 
 #: Applies the theme and the text size that the browser keeps.
 APPEARANCE = f'<script src="{FILES_URL}/shared/appearance_now.js"></script>'
 PRELOADS = "".join(
     [
         APPEARANCE,  # first: nothing is drawn before it has run
-        *(f'<link rel="preload" as="style" href="{FILES_URL}/{name}" fetchpriority="low">' for name in STYLES),
-        *(
-            f'<link rel="modulepreload" href="{FILES_URL}/{name}" fetchpriority="low">'
-            for name in find_modules(*ENTRIES)
-        ),
+        f'<link rel="preload" as="style" href="{FILES_URL}/{PAGE_STYLE}" fetchpriority="low">',
+        f'<link rel="modulepreload" href="{FILES_URL}/{PAGE_SCRIPT}" fetchpriority="low">',
     ]
 )

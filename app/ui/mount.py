@@ -16,16 +16,17 @@ from app.ui.gradio_patches import (
     limit_sessions,
     preload,
     raise_max_threads,
+    serve_assets,
     stop_loading_timer,
     survive_lost_requests,
     wake_queue,
 )
-from app.ui.html_head import APPEARANCE, PRELOADS
+from app.ui.html_head import APPEARANCE, JOINED_FILES, PAGE_SCRIPT, PRELOADS
 from app.ui.options import page_options
 from app.ui.page import build_page
-from app.ui.static_files import FILES_URL, STATIC_DIR, CompressedPage, PageFiles
+from app.ui.static_files import FILES_URL, STATIC_DIR, CompressedPage, HashedFiles, PageFiles
 from app.ui.static_pages import install_pages
-from app.ui.theme import HEAD, page_theme
+from app.ui.theme import HEAD, PAGE_STYLE, page_theme
 from app.ui.widget.pages import install_widget
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     stop_loading_timer()
     survive_lost_requests()
     is_preloaded = preload(PRELOADS)
-    app.mount(FILES_URL, PageFiles(directory=STATIC_DIR), name="ui-static")
+    serve_assets(app, lambda folder: HashedFiles(directory=folder))
+    app.mount(FILES_URL, PageFiles(directory=STATIC_DIR, joined=JOINED_FILES), name="ui-static")
     page = _queued_page(services)
     app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")
     app.state.endpoints = {id: len(fn.inputs) for id, fn in page.fns.items() if fn.fn is not None}
@@ -85,7 +87,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 
 
 def _queued_page(services: Callable[[], Services]) -> gr.Blocks:
-    with files_served_at(FILES_URL):
+    with files_served_at(FILES_URL, script=PAGE_SCRIPT, style=PAGE_STYLE):
         page = build_page(services)
     page.queue(default_concurrency_limit=None, api_open=False)  # /chat is called through the queue only
     limit_sessions(page, MAX_SESSIONS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 from app.ui.chat_api import add_chat_api
+from app.ui.component_files import SCRIPT_ROOT, import_module
 from app.ui.components import Chat, Composer, Conversations, Header, Model, ModelMenu, Settings
 from app.ui.model_events import serve_model
 from app.ui.options import find_prompt, preset_defaults
@@ -18,19 +19,20 @@ if TYPE_CHECKING:
 # Runs once Gradio has rendered the components. A module that fails to load, for example because the network changed,
 # would be missing for as long as the page is open, so the page reloads.
 _START = """
-async () => {
+async () => {{
+  {root}
   let page;
-  try {
-    page = await import("/ui/static/pages/chat/page.js");
+  try {{
+    page = await {module};
     await page.start();
-  } catch (error) {
+  }} catch (error) {{
     const failedToLoad = page ? error.name === "LoadError" : error instanceof TypeError;
     if (!failedToLoad) throw error;
     document.querySelector("#dm-composer .dm-alert").textContent = "Part of the page failed to load. Reloading …";
     document.documentElement.classList.add("dm-visible");
     setTimeout(() => location.reload(), 2000);
-  }
-}
+  }}
+}}
 """
 
 
@@ -75,5 +77,6 @@ def build_page(services: Callable[[], Services]) -> gr.Blocks:
                 model = Model()
         serve_model(model, services)
         add_chat_api(page, services)
-        page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
+        start = _START.format(root=SCRIPT_ROOT, module=import_module("pages/chat/page.js"))
+        page.load(fn=None, js=start, queue=False, api_visibility="private", show_progress="hidden")
     return page

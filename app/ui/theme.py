@@ -36,10 +36,12 @@ STYLES = (
     "components/model_menu/model_menu.css",
     "components/header/header.css",
 )
+#: All of them as one, below ``FILES_URL``.
+PAGE_STYLE = "chat_page.css"
 HEAD = "\n".join(
     [
         '<meta name="color-scheme" content="light dark">',
-        *(f'<link rel="stylesheet" href="{FILES_URL}/{name}">' for name in STYLES),
+        f'<link rel="stylesheet" href="{FILES_URL}/{PAGE_STYLE}">',
     ]
 )
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page
 
 from app.ui.gradio_patches import SWITCH
-from app.ui.html_head import ENTRIES, find_modules
-from app.ui.theme import STYLES
+from app.ui.html_head import PAGE_SCRIPT
+from app.ui.theme import PAGE_STYLE
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
@@ -52,7 +52,7 @@ def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
     page.on("request", lambda request: asked.append(request.url.removeprefix(f"{server.url}/").partition("?")[0]))
     ChatPage(page, server.url).open()
     patches = ["shared/gradio_clock.js", "shared/gradio_requests.js"] if ARE_PATCHES_ON else []
-    own = [f"ui/static/{name}" for name in (*patches, "shared/appearance_now.js", *STYLES, *find_modules(*ENTRIES))]
+    own = [f"ui/static/{name}" for name in (*patches, "shared/appearance_now.js", PAGE_STYLE, PAGE_SCRIPT)]
     assert sorted(
         name for name in asked if name.startswith("ui/static/") and name.endswith((".js", ".css", ".mjs"))
     ) == (sorted(own))

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import BrowserContext, Page, Request, Route, expect
 
+from app.ui.html_head import PAGE_SCRIPT
 from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewBrowser, NewTab
 from tests.e2e.server import Server
@@ -115,7 +116,7 @@ def be_patient(context: BrowserContext) -> None:
         assert "SILENT_MS = 3000" in script
         route.fulfill(response=response, body=script.replace("SILENT_MS = 3000", "SILENT_MS = 300_000"))
 
-    context.route("**/turn_events.js*", patient)
+    context.route(f"**/{PAGE_SCRIPT}", patient)
 
 
 def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Server) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from app.ui.html_head import PAGE_SCRIPT
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import TIMEOUT_MS
 
@@ -57,10 +58,10 @@ def until(page: Page, true: Callable[[], bool]) -> None:
 
 
 def test_a_part_of_the_page_that_did_not_arrive_is_loaded_again(chat: ChatPage) -> None:
-    chat.page.route("**/ui/static/components/chat/markdown.js", lambda route: route.abort())
+    chat.page.route(f"**/ui/static/{PAGE_SCRIPT}", lambda route: route.abort())
     chat.page.reload()
     expect(chat.alert).to_contain_text("failed to load")
-    chat.page.unroute("**/ui/static/components/chat/markdown.js")
+    chat.page.unroute(f"**/ui/static/{PAGE_SCRIPT}")
     chat.ready()
     expect(chat.alert).to_have_text("")
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import gradio as gr
 from gradio.events import EventListener
 
-from app.ui.component_files import SCRIPT_ROOT, files_url
+from app.ui.component_files import SCRIPT_ROOT, import_module, stylesheet_urls
 from app.ui.gradio_patches import without_type_stubs
 from app.ui.theme import SHARED_STYLES
 
@@ -56,8 +56,7 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
         """
         file = Path(sys.modules[type(self).__module__].__file__ or "")
         name = file.stem
-        files = files_url()
-        styles = [f"{files}/{style}" for style in (*SHARED_STYLES, *self.STYLES, f"components/{name}/{name}.css")]
+        styles = stylesheet_urls((*SHARED_STYLES, *self.STYLES, f"components/{name}/{name}.css"))
         classes = [elem_classes] if isinstance(elem_classes, str) else elem_classes or []
         super().__init__(
             value,
@@ -65,8 +64,8 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
             js_on_load=_LOAD.format(
                 root=SCRIPT_ROOT,
                 name=json.dumps(name),
-                loader=json.dumps(f"{files}/shared/component.js"),
-                script=json.dumps(f"{files}/components/{name}/{name}.js"),
+                loader=import_module("shared/component.js"),
+                module=import_module(f"components/{name}/{name}.js"),
                 styles=json.dumps(styles),
             ),
             apply_default_css=False,
@@ -97,6 +96,6 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
 
 _LOAD = """
     {root}
-    import(at({loader})).then(({{ load }}) =>
-      load({name}, at({script}), {styles}.map(at), {{ element, trigger, props, watch }}));
+    const module = {module};
+    {loader}.then(({{ load }}) => load({name}, module, {styles}.map(at), {{ element, trigger, props, watch }}));
 """

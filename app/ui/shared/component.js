@@ -21,19 +21,19 @@ export class LoadError extends Error {
 }
 
 /**
- * Called by the Python class: loads a component's module and mounts it in its element, once its styles are there.
+ * Called by the Python class: mounts a component in its element, once its module and its styles are there.
  * @param {string} name
- * @param {string} url
+ * @param {Promise<{mount: (context: Context) => unknown}>} module
  * @param {string[]} styles  URLs of its stylesheets, in cascade order
  * @param {Context} context
  */
-export function load(name, url, styles, context) {
+export function load(name, module, styles, context) {
   /** @param {unknown} cause */
   const failed = (cause) => {
-    throw new LoadError(`${url} failed to load`, { cause });
+    throw new LoadError(`The script of ${name} failed to load`, { cause });
   };
   const styled = Promise.all(styles.map(loadStyle));
-  const component = import(url).then(async ({ mount }) => {
+  const component = module.then(async ({ mount }) => {
     await styled;
     return mount(context);
   }, failed);

@@ -129,6 +129,11 @@ def test_files_are_loaded_from_where_the_page_serves_them() -> None:
     with files_served_at("/elsewhere"):
         script = Chat().js_on_load
     assert '"/elsewhere/components/chat/chat.js"' in script
+    with files_served_at("/elsewhere", script="all.js", style="all.css"):
+        script = Chat().js_on_load
+    assert 'import(at("/elsewhere/all.js"))' in script
+    assert '["/elsewhere/all.css"]' in script
+    assert "/chat.js" not in script.replace('modules["components/chat/chat.js"]', "")
     assert "/elsewhere" not in Chat().js_on_load
 
 

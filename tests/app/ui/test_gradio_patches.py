@@ -19,6 +19,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from jinja2 import DictLoader, Environment, Template
+from starlette.staticfiles import StaticFiles
 
 from app.services.container import Services
 from app.ui import gradio_patches
@@ -31,6 +32,7 @@ from app.ui.gradio_patches import (
     limit_sessions,
     preload,
     raise_max_threads,
+    serve_assets,
     stop_loading_timer,
     survive_lost_requests,
     wake_queue,
@@ -88,6 +90,7 @@ def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
     stop_loading_timer()
     survive_lost_requests()
     preload(PRELOADS)
+    serve_assets(FastAPI(), lambda folder: StaticFiles(directory=folder))
     page = _queued_page(no_services)
     assert warnings == []
     assert page.max_threads == page._queue.max_thread_count == MAX_EVENTS
@@ -298,6 +301,23 @@ def test_a_gradio_with_another_timer_gets_no_script(
     (assets / "statustracker-2.js").write_text("a(()=>{b(c,(performance.now()-d(e))/1e3),f&&g()})")
     stop_loading_timer()
     assert "gradio_clock.js" in served(environment)
+
+
+def test_a_gradio_whose_files_are_named_otherwise_serves_them_itself(
+    warnings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = FastAPI()
+    there = len(app.routes)
+    assets = tmp_path / "templates/frontend/assets"
+    assets.mkdir(parents=True)
+    monkeypatch.setattr(gr, "__file__", str(tmp_path / "__init__.py"))
+    for name in (None, "index-DphvyggB.js", "index.css"):
+        if name is not None:
+            (assets / name).write_text("")
+        serve_assets(app, lambda folder: StaticFiles(directory=folder))
+        assert len(app.routes) == there + (name == "index-DphvyggB.js")
+        there = len(app.routes)
+    assert len(warnings) == 1
 
 
 @pytest.mark.parametrize(

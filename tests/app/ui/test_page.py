@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.ui.html_head import ENTRIES, find_modules
+from app.ui.html_head import ENTRIES
+from app.ui.joined_files import find_modules
 from app.ui.static_files import STATIC_DIR
 
 
@@ -11,7 +12,7 @@ def test_all_modules_of_the_page_are_known() -> None:
     there = {
         file.relative_to(STATIC_DIR).as_posix() for folder in folders for file in (STATIC_DIR / folder).rglob("*.js")
     }
-    unreached = there - set(find_modules(*ENTRIES))
+    unreached = there - set(find_modules(STATIC_DIR, ENTRIES))
     patches = {"shared/gradio_clock.js", "shared/gradio_requests.js"}
     in_head = {"shared/appearance_now.js"}
     elsewhere = {*patches, *in_head, "shared/vendor/uplot.esm.js"}

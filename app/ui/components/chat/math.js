@@ -37,11 +37,17 @@ export function showMath(root) {
   }
 }
 
-/** The text of a part with its formulas as they were written. @param {Node} part */
-export function textOf(part) {
-  const copy = /** @type {Element | DocumentFragment} */ (part.cloneNode(true));
-  sourcesInstead(copy);
-  return copy.textContent ?? "";
+/** The text of a part with its formulas as they were written, or its beginning of at least `length`. @param {Node} part */
+export function textOf(part, length = Infinity) {
+  let text = "";
+  /** @param {Node} node */
+  const read = (node) => {
+    if (node instanceof Text) text += node.data;
+    else if (node instanceof HTMLElement && node.matches(".dm-math")) text += node.dataset.source ?? "";
+    else for (let child = node.firstChild; child && text.length < length; child = child.nextSibling) read(child);
+  };
+  read(part);
+  return text;
 }
 
 /** @param {ParentNode} root */
@@ -87,7 +93,7 @@ function render(source) {
 }
 
 function load() {
-  loading ??= Promise.all([import("../../shared/vendor/katex/katex.min.js"), loadStyle(`${FILES}katex.min.css`)]).then(
+  loading ??= Promise.all([import(`${FILES}katex.min.js`), loadStyle(`${FILES}katex.min.css`)]).then(
     () => {
       katex = /** @type {{katex?: Katex}} */ (/** @type {unknown} */ (globalThis)).katex ?? null;
       document.addEventListener("copy", copySources);
