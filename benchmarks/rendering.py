@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.rendering --repeats 3
 
 A scripted model server streams replies of 100 KB, in pieces of 60 characters: Markdown with formulas, code of several
-languages, tables and lists; one code block; one list. The server and the browser share this machine. For each reply:
+languages, tables and lists; one code block; one list; one table; one paragraph. The server and the browser share this machine. For each reply:
 the longest time between two frames, their 95th percentile, the longest task of the page's thread, by the clock and by
 the processor, and the unexpected layout shift. Where other programs hold the cores, only the processor's
 time says what the page itself takes. The first visit is a new browser's at an empty chat: bytes as they were
@@ -77,7 +77,15 @@ def replies() -> dict[str, str]:
     line = 'def area_{n}(side: float = {n}.5) -> str:\n    return f"{{side ** 2:.2f}} m²"  # rounded\n\n\n'
     code = "```python\n" + "".join(line.format(n=n) for n in range(2000))
     entries = "".join(f"- entry {n} with **bold** words, `code` and \\(x_{n}\\)\n" for n in range(3000))
-    return {"mixed": mixed[:BYTES], "one code block": code[:BYTES] + "\n```\n", "one list": entries[:BYTES]}
+    rows = "".join(f"| tea {n} | {n}.50 | **good**, `x{n}` |\n" for n in range(4000))
+    table = f"| Item | Price | Note |\n| :--- | ----: | --- |\n{rows}"
+    return {
+        "mixed": mixed[:BYTES],
+        "one code block": code[:BYTES] + "\n```\n",
+        "one list": entries[:BYTES],
+        "one table": table[:BYTES],
+        "one paragraph": ("words and more words without any end, " * 3000)[:BYTES],
+    }
 
 
 def _paced(text: str) -> Iterator[Piece]:

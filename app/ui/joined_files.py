@@ -151,7 +151,9 @@ class Joined:
 class JoinedFile:
     """A file that is made of others, and made anew once one of them has changed."""
 
-    def __init__(self, media_type: str, root: Path, names: Callable[[], Iterable[str]], join: Callable[[], str]) -> None:
+    def __init__(
+        self, media_type: str, root: Path, names: Callable[[], Iterable[str]], join: Callable[[], str]
+    ) -> None:
         """Args:
         names: of the files, relative to ``root``.
         """

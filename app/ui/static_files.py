@@ -86,9 +86,7 @@ class PageFiles(StaticFiles):
         key = (str(response.path), response.headers["ETag"], encoding)
         return await self._compress(response, key, Path(response.path).read_bytes)
 
-    async def _compress(
-        self, response: Response, key: tuple[str, str, str], read: Callable[[], bytes]
-    ) -> Response:
+    async def _compress(self, response: Response, key: tuple[str, str, str], read: Callable[[], bytes]) -> Response:
         _, etag, encoding = key
         body = self._compressed.get(key)
         if body is None:

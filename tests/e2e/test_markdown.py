@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.chat_page import ChatPage
@@ -263,6 +264,54 @@ GROW = """async (section) => {
   place.remove();
   return result;
 }"""
+
+
+#: Grows a text: whether the parts of its first half stay, and whether it looks as if it had been drawn at once.
+GROW_ONE_BLOCK = """async ([text, selector]) => {
+  const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/components/chat/markdown.js");
+  const frames = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  const place = document.createElement("div");
+  place.className = "dm-text dm-markdown";
+  document.body.append(place);
+  const growing = new StreamingMarkdown(place);
+  let known = [];
+  for (let at = 0; at < text.length; at += 150) {
+    growing.append(text.slice(at, at + 150));
+    growing.pause = 0;
+    await frames();
+    if (known.length === 0 && at >= text.length / 2) known = [...place.querySelectorAll(selector)].slice(0, -1);
+  }
+  growing.finish();
+  const whole = document.createElement("div");
+  renderMarkdown(whole, text);
+  const plain = (element) => {
+    const copy = element.cloneNode(true);
+    for (const part of copy.querySelectorAll(".dm-part, .dm-tail")) part.replaceWith(...part.childNodes);
+    for (const code of copy.querySelectorAll("pre code")) code.replaceChildren(code.textContent);
+    return copy.innerHTML.replace(/>\\s+</g, "><").trim();
+  };
+  const kept = known.every((each) => each.isConnected);
+  const result = { known: known.length, kept, grown: plain(place), whole: plain(whole) };
+  place.remove();
+  return result;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "selector"),
+    [
+        ("Before.\n\n" + "- an item with **bold** words\n" * 200 + "\nAfter.\n", "li"),
+        ("3. an item\n\n   and more of it\n\n" * 100 + "After.\n", "ol > li"),
+        ("| a | b |\n| - | -: |\n" + "| some `code` | 1.50 |\n" * 200 + "\nAfter.\n", "tbody > tr"),
+        ("```python\n" + "def f(x):\n    return `x`\n" * 300 + "```\n\nAfter.\n", "pre"),
+    ],
+    ids=["list", "list of paragraphs", "table", "code"],
+)
+def test_one_block_that_grows_keeps_its_parts(reader: ChatPage, text: str, selector: str) -> None:
+    grown = reader.page.evaluate(GROW_ONE_BLOCK, [text, selector])
+    assert grown["known"] > 80 or selector == "pre"
+    assert grown["kept"]
+    assert grown["grown"] == grown["whole"]
 
 
 def test_what_is_finished_is_not_drawn_again_while_a_text_grows(reader: ChatPage) -> None:

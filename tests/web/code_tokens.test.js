@@ -52,8 +52,8 @@ class FakeWorker {
   postMessage(task) {
     this.asked.push(task);
   }
-  answer(pieces, id = this.asked.at(-1).id) {
-    this.onmessage({ data: { id, pieces } });
+  answer(parts, id = this.asked.at(-1).id) {
+    this.onmessage({ data: { id, parts } });
   }
   terminate() {
     this.terminated = true;
@@ -66,12 +66,12 @@ test("one text is asked at a time, an answer is remembered, and one that comes l
   const [first, second] = [highlighting.ask("a", "python"), highlighting.ask("b", "python")];
   const [worker] = FakeWorker.made;
   assert.deepEqual(worker.asked.map(({ text }) => text), ["a"]);
-  worker.answer([["", "a"]]);
-  assert.deepEqual(await first, [["", "a"]]);
-  worker.answer([["", "stale"]], worker.asked[0].id);
-  worker.answer([["", "b"]]);
-  assert.deepEqual(await second, [["", "b"]]);
-  assert.deepEqual(await highlighting.ask("b", "python"), [["", "b"]]);
+  worker.answer(["a"]);
+  assert.deepEqual(await first, ["a"]);
+  worker.answer(["stale"], worker.asked[0].id);
+  worker.answer(["b"]);
+  assert.deepEqual(await second, ["b"]);
+  assert.deepEqual(await highlighting.ask("b", "python"), ["b"]);
   assert.equal(worker.asked.length, 2);
   assert.equal(highlighting.known("bcd", "python")?.text, "b");
   assert.equal(highlighting.known("bcd", "ruby"), undefined);
@@ -85,8 +85,8 @@ test("a worker that takes too long is ended, and its text stays without colours;
   t.mock.timers.tick(5000);
   assert.equal(await endless, null);
   assert.equal(FakeWorker.made[0].terminated, true);
-  FakeWorker.made[1].answer([["", "x"]]);
-  assert.deepEqual(await next, [["", "x"]]);
+  FakeWorker.made[1].answer(["x"]);
+  assert.deepEqual(await next, ["x"]);
 });
 
 test("without workers, code has no colours, and nothing fails", async () => {

@@ -27,6 +27,7 @@ beforeEach(() => {
   view = {
     shown: null,
     removed: [],
+    reach: Infinity,
     awaitList() {},
     setLoadingMore() {},
     handle: (handlers) => Object.assign(view, { handlers }),

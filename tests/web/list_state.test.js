@@ -13,7 +13,7 @@ const settle = () => new Promise((resolve) => setImmediate(resolve));
  * @param {{tags?: string[]}} given
  */
 function waitingList({ tags = [] } = {}) {
-  /** @type {{filter: object, cursor: string | null, answer: (page: ListPage) => void, fail: (error: Error) => void}[]} */
+  /** @type {{filter: object, cursor: string | null, wanted: number, answer: (page: ListPage) => void, fail: (error: Error) => void}[]} */
   const requests = [];
   /** @type {string[][]} the ids at each drawing */
   const shown = [];
@@ -21,12 +21,12 @@ function waitingList({ tags = [] } = {}) {
   const failures = [];
   /** @type {boolean[]} */
   const loading = [];
-  const known = { tags, folders: [{ id: "f", name: "Work", conversations: 1 }] };
+  const known = { reach: Infinity, tags, folders: [{ id: "f", name: "Work", conversations: 1 }] };
   const state = new ListState(
     {
-      listPage: (filter, cursor) =>
+      listPage: (filter, cursor, wanted) =>
         new Promise((answer, fail) => {
-          requests.push({ filter: { ...filter }, cursor, answer, fail });
+          requests.push({ filter: { ...filter }, cursor, wanted, answer, fail });
         }),
       listTags: async () => known.tags,
       listFolders: async () => known.folders,
@@ -35,6 +35,7 @@ function waitingList({ tags = [] } = {}) {
       show: ({ items }) => shown.push(items.map(({ id }) => id)),
       setLoadingMore: (isLoading) => loading.push(isLoading),
       fail: (error) => failures.push(error),
+      reach: () => known.reach,
     },
   );
   /** Answers a request, by its number. @param {number} index @param {string[]} ids @param {string | null} next */
@@ -81,6 +82,25 @@ test("a refresh loads as many pages as are shown", async () => {
   assert.equal(requests.length, 4);
   state.loadMore();
   assert.equal(requests[4]?.cursor, "3'", "the next page follows the reloaded ones");
+});
+
+test("a refresh asks for all that it needs at once, and leaves out what the user has left behind", async () => {
+  const { state, requests, shown, known, answer } = waitingList();
+  state.refresh();
+  await answer(0, ["a", "b"], "2");
+  state.loadMore();
+  await answer(1, ["c", "d", "e"], "3");
+  state.refresh();
+  assert.deepEqual(requests.map(({ wanted }) => wanted), [0, 0, 5]);
+  await answer(2, ["a", "b"], "2");
+  assert.equal(requests[3]?.wanted, 3);
+  await answer(3, ["c", "d", "e"], "3");
+  known.reach = 2; // scrolled up again
+  state.refresh();
+  assert.equal(requests[4]?.wanted, 2);
+  await answer(4, ["a", "b"], "2");
+  assert.deepEqual(shown.at(-1), ["a", "b"]);
+  assert.equal(state.hasMore, true);
 });
 
 test("the response to an older request never replaces that to a newer one", async () => {

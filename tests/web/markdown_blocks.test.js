@@ -29,6 +29,35 @@ const escape = (text) => text.replace(/[&<>"']/g, (c) => Object.keys(ENTITIES).f
 /** The texts of the code blocks in HTML. */
 const codesOf = (html) => [...html.matchAll(/<pre><code[^>]*>([^<]*)<\/code><\/pre>/g)].map(([, code]) => unescape(code));
 
+/** Where the items or rows of the block at the beginning are, without those of blocks in it. */
+function partsOf(html) {
+  const isTable = html.startsWith("<table>");
+  const parts = [];
+  let depth = 0;
+  for (const { 0: tag, 1: closes, 2: name, index } of html.matchAll(/<(\/?)(ul|ol|tbody|li|tr)\b[^>]*>/g)) {
+    if (name === (isTable ? "tr" : "li")) {
+      if (depth !== 1) continue;
+      if (closes) parts.at(-1).push(index + tag.length);
+      else parts.push([index]);
+    } else if ((name === "tbody") === isTable) {
+      depth += closes ? -1 : 1;
+      if (depth === 0) return parts;
+    }
+  }
+  return parts;
+}
+
+/** The block so far with its first parts, and what follows them: what the page does with elements. */
+function goOn(before, html, kept) {
+  const parts = partsOf(before);
+  assert.ok(parts.length >= kept, "what is kept is there");
+  const last = parts[kept - 1][1];
+  const next = partsOf(html);
+  const end = "</table>\n"; // of a table without another row
+  if (next.length === 0) return `${before.slice(0, last)}\n</tbody>${html.slice(html.indexOf(end))}`;
+  return `${before.slice(0, last)}\n${html.slice(next[0][0])}`;
+}
+
 /** Draws text in pieces, as the page does with elements: `html` as it is shown while the text may still grow. */
 function draw(text, step) {
   const blocks = new GrowingBlocks();
@@ -36,6 +65,7 @@ function draw(text, step) {
   let growing = "";
   let code = null;
   const kinds = [];
+  let drawn = 0; // characters of HTML
   for (let at = 0; at < text.length; at += step) {
     blocks.append(text.slice(at, at + step));
     const drawing = blocks.draw();
@@ -44,12 +74,15 @@ function draw(text, step) {
       code += drawing.appended;
       continue;
     }
+    drawn += drawing.complete.length + drawing.growing.length;
+    const first = drawing.complete === "" ? "growing" : "complete";
+    if (drawing.kept > 0) drawing[first] = goOn(growing, drawing[first], drawing.kept);
     complete += drawing.complete;
     growing = drawing.growing;
     code = drawing.code;
   }
   const tail = code === null ? growing : growing.replace(/(<code[^>]*>)[^<]*/, (_all, tag) => tag + escape(code));
-  return { html: complete + tail, ended: blocks.redrawn ?? complete + tail, kinds };
+  return { html: complete + tail, ended: blocks.redrawn ?? complete + tail, kinds, drawn };
 }
 
 for (const [name, [text, code]] of Object.entries(ENDING_IN_CODE)) {
@@ -66,6 +99,12 @@ test("what is written into an open code block is appended, and parsed only where
   assert.ok(!kinds.slice(13).includes("appended"), "a fence may have closed it");
   assert.deepEqual(codesOf(html), ["ab\ncd\n``\n"]);
   assert.match(html, /<p>after<\/p>/);
+});
+
+test("a line of code with a fence's characters in it is appended, too", () => {
+  const { kinds, html } = draw("```js\nf(`a`);\n`b`\n~~x\n```\n", 1);
+  assert.deepEqual(kinds.slice(6, 13), Array.from({ length: 7 }, () => "appended"));
+  assert.deepEqual(codesOf(html), ["f(`a`);\n`b`\n~~x\n"]);
 });
 
 test("empty lines at the end of open code are kept: the next line follows them", () => {
@@ -90,12 +129,43 @@ const SHAPES = {
   "one code block": `\`\`\`\n${"let x = f(y);\n".repeat(4_300)}`,
   "one paragraph": "words without any end ".repeat(2_700),
   "one list": Array.from({ length: 500 }, (_each, i) => `- item number ${i} of a long list\n`).join(""),
+  "one list of paragraphs": Array.from({ length: 300 }, (_each, i) => `${i + 3}. item\n\n   more of ${i}\n\n`).join(""),
+  "one list of boxes": Array.from({ length: 300 }, (_each, i) => `- [${i % 2 ? "x" : " "}] item ${i}\n${i === 40 ? "\n" : ""}`).join(""),
+  "one list of lists": Array.from({ length: 300 }, (_each, i) => `- item ${i}\n  - one\n    1. two\n  - three\n`).join(""),
+  "one table": `| a | b |\n|---|--:|\n${"| some `cell` | 12.50 |\n".repeat(600)}`,
 };
 for (const [shape, text] of Object.entries(SHAPES)) {
   test(`a text drawn as it grows is the text drawn at once: ${shape}`, () => {
     assert.equal(draw(text, 397).html.trimEnd(), toHtml(text).trimEnd());
   });
 }
+
+test("of a long list or table only the end is drawn again", () => {
+  for (const shape of ["one list", "one list of paragraphs", "one list of boxes", "one list of lists", "one table"]) {
+    const text = SHAPES[shape];
+    assert.ok(draw(text, 97).drawn < 8 * toHtml(text).length, shape);
+  }
+});
+
+test("an item or a row that was taken for final may yet become something else", () => {
+  const texts = [
+    "- a\n-\n-- b",
+    "- a\n- - -\n- b",
+    "- a\n- b\n-c\n- d\n\n- e\n- f",
+    "1. a\n2. b\n3.5 of c\n4. d\n\n5 e",
+    "- a\n- b\n\n\n\ntext\n- c",
+    "- [ ] a\n- [x] b\n\n- [ ]\n- [x] c\n",
+    "* a\n* b\n**bold**\n* c\n\n$$\nx^2\n$$\n",
+    "| a | b |\n|---|---|\n| 1 | 2 |\n# x\n| 3 | 4 |",
+    "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 \n- x\n| 4 | 5 |\n\n| 6 |",
+    "| a |\n|---|\n| 1 |\n| 2 |\n\n$$\nx^2\n$$\n\n| a |\n|---|\n| 1 |\n",
+  ];
+  for (const text of texts) {
+    for (let end = 1; end <= text.length; end++) {
+      for (const step of [1, 2, 3]) assert.equal(draw(text.slice(0, end), step).html.trimEnd(), toHtml(text.slice(0, end)).trimEnd(), JSON.stringify(text.slice(0, end)));
+    }
+  }
+});
 
 test("every piece may be the last: a cut at any character shows the same in pieces and at once", () => {
   const text = mixed(1200);

@@ -39,10 +39,11 @@ export const icon = (name) => make("span", { class: `dm-icon dm-icon-${name}`, "
 export function replaceChildren(parent, elements) {
   const stay = new Set(elements);
   for (const element of [...parent.children]) if (!stay.has(element)) element.remove();
-  elements.forEach((element, index) => {
-    const there = parent.children[index] ?? null;
-    if (there !== element) parent.insertBefore(element, there);
-  });
+  let there = parent.firstElementChild;
+  for (const element of elements) {
+    if (there === element) there = there.nextElementSibling;
+    else parent.insertBefore(element, there);
+  }
 }
 
 /**

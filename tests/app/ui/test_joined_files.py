@@ -83,7 +83,9 @@ def test_modules_that_import_each_other_are_refused(tmp_path: Path) -> None:
 
 def test_a_style_finds_its_pictures_from_where_all_are_one(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared/a.css").write_text('/* why */\na { background: url("x.svg"); }\nb { background: url(/y.svg); }\n')
+    (tmp_path / "shared/a.css").write_text(
+        '/* why */\na { background: url("x.svg"); }\nb { background: url(/y.svg); }\n'
+    )
     (tmp_path / "b.css").write_text("c { background: url('data:image/svg+xml,z'); }\n")
     assert join_styles(tmp_path, ["shared/a.css", "b.css"]) == (
         'a { background: url("shared/x.svg"); }\nb { background: url(/y.svg); }\n'
@@ -105,7 +107,9 @@ def test_a_changed_file_makes_it_anew(tmp_path: Path) -> None:
 def test_only_comments_are_left_out_of_the_pages_scripts() -> None:
     """By the tokens of a parser: a template literal, for example, could have a line that looks like a comment."""
     names = find_modules(STATIC_DIR, ENTRIES)
-    pairs = [[source, without_comments(source)] for source in ((STATIC_DIR / name).read_text("utf-8") for name in names)]
+    pairs = [
+        [source, without_comments(source)] for source in ((STATIC_DIR / name).read_text("utf-8") for name in names)
+    ]
     compare = """
     import { readFileSync } from "node:fs";
     import { tokenize } from "./tests/web/node_modules/espree/espree.js";

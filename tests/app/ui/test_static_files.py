@@ -30,7 +30,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(folder: Path) -> TestClient:
     app = FastAPI()
-    joined = JoinedFile("text/javascript", folder, lambda: ["a.js", "b.js"], lambda: (folder / "a.js").read_text() + "b")
+    joined = JoinedFile(
+        "text/javascript", folder, lambda: ["a.js", "b.js"], lambda: (folder / "a.js").read_text() + "b"
+    )
     app.mount("/files", PageFiles(directory=folder, joined={"both.js": joined}))
     return TestClient(app)
 

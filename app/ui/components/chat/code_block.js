@@ -1,14 +1,13 @@
 // A block of code: its language, a copy button, and colours, which come from a worker while the code may still grow.
 
 import { icon, make } from "../../shared/dom.js";
-import { divide, grammarOf } from "./code_tokens.js";
+import { grammarOf, PART_CHARACTERS } from "./code_tokens.js";
 import { copyText } from "./copying.js";
 import { Highlighting } from "./highlighting.js";
 
 /** @typedef {import("./code_tokens.js").Piece} Piece */
 
-const PART = 2000; // characters of code that get their colours at once, at least
-const SLICE = 4 * PART; // characters of code that get their colours in one frame
+const SLICE = 4 * PART_CHARACTERS; // characters of code that get their colours in one frame
 const MAX_CHARACTERS = 200_000; // longer code stays without colours
 const PAUSE_MS = 150; // between two questions about code that grows, and a millisecond more for each 20 characters
 
@@ -16,9 +15,9 @@ const highlighting = new Highlighting();
 
 /** The colours of one block. Its last node is a text without colours, which more code is appended to. */
 class Colours {
-  /** @type {{key: string, element: HTMLElement}[]} the coloured parts, from the beginning of the code */
+  /** @type {{part: string, length: number, element: HTMLElement}[]} the coloured parts, from the beginning of the code */
   #parts = [];
-  /** @type {Piece[][]} the parts as they should be */
+  /** @type {import("./highlighting.js").Parts} the parts as they should be */
   #wanted = [];
   #asking = false;
   #grown = false;
@@ -43,11 +42,11 @@ class Colours {
     const text = this.code.textContent ?? "";
     if (text === "" || text.length > MAX_CHARACTERS) return;
     const known = highlighting.known(text, this.language);
-    if (known && this.#parts.length === 0) this.#want(known.pieces);
+    if (known && this.#parts.length === 0) this.#want(known.parts);
     if (known?.text === text) return;
     this.#asking = true;
-    highlighting.ask(text, this.language).then((pieces) => {
-      if (pieces && (this.code.textContent ?? "").startsWith(text)) this.#want(pieces);
+    highlighting.ask(text, this.language).then((parts) => {
+      if (parts && (this.code.textContent ?? "").startsWith(text)) this.#want(parts);
       setTimeout(
         () => {
           this.#asking = false;
@@ -58,9 +57,9 @@ class Colours {
     });
   }
 
-  /** @param {Piece[]} pieces */
-  #want(pieces) {
-    this.#wanted = divide(pieces, PART);
+  /** @param {import("./highlighting.js").Parts} parts */
+  #want(parts) {
+    this.#wanted = parts;
     if (!this.#drawing) this.#drawOn();
   }
 
@@ -73,14 +72,12 @@ class Colours {
   #draw(size) {
     let drawn = 0;
     for (const [index, part] of this.#wanted.entries()) {
-      const key = JSON.stringify(part);
       const shown = this.#parts[index];
-      if (shown?.key === key) continue;
+      if (shown?.part === part) continue;
       if (drawn >= size) return true;
-      const text = part.map(([, piece]) => piece).join("");
-      drawn += text.length;
-      const element = make("span", {}, ...part.map(([kind, piece]) => (kind === "" ? piece : make("span", { class: `dm-code-${kind}` }, piece))));
-      const missing = text.length - (shown?.element.textContent ?? "").length;
+      const { element, length } = drawPart(part);
+      drawn += length;
+      const missing = length - (shown?.length ?? 0);
       const tail = this.#tail;
       if (missing < 0 || (missing > 0 && (!tail || tail.length < missing || index < this.#parts.length - 1))) return false; // the code is another now
       // The rest becomes a new node: one whose beginning moves is a layout shift to the browser, though nothing moves.
@@ -88,10 +85,24 @@ class Colours {
       if (missing > 0) tail?.remove();
       if (shown) shown.element.replaceWith(element);
       else this.code.insertBefore(element, rest ?? null);
-      this.#parts[index] = { key, element };
+      this.#parts[index] = { part, length, element };
     }
     return false;
   }
+}
+
+/**
+ * A coloured part. One of whole lines is a block of its own, so that the browser doesn't lay it out again when more code
+ * follows.
+ * @param {string} part
+ */
+function drawPart(part) {
+  /** @type {Piece[]} */
+  const pieces = JSON.parse(part);
+  const length = pieces.reduce((sum, [, text]) => sum + text.length, 0);
+  const isWhole = pieces.at(-1)?.[1].endsWith("\n") ?? false;
+  const spans = pieces.map(([kind, text]) => (kind === "" ? text : make("span", { class: `dm-code-${kind}` }, text)));
+  return { element: make("span", { class: isWhole ? "dm-lines" : null }, ...spans), length };
 }
 
 /** @type {WeakMap<Element, Colours>} by <code> */

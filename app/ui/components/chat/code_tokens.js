@@ -2,6 +2,8 @@
 
 /** A piece of code and its kind, or "" for none. @typedef {[kind: string, text: string]} Piece */
 
+export const PART_CHARACTERS = 2000; // of code that get their colours at once, at least
+
 /** The names of languages by the file of their grammar. @type {Record<string, string>} */
 const NAMES = {
   bash: "sh zsh",

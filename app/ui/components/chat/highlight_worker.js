@@ -1,16 +1,18 @@
-// Colours code off the main thread. Each language's grammar is loaded when it is first used.
+// Colours code off the main thread. Each language's grammar is loaded when it is first used. The parts are sent as JSON: a
+// page receives and compares strings in a fraction of the time that the arrays would take, and reads those that differ.
 
 import hljs from "../../shared/vendor/highlight/core.min.js";
-import { grammarOf, readPieces } from "./code_tokens.js";
+import { divide, grammarOf, PART_CHARACTERS, readPieces } from "./code_tokens.js";
 
 /** @typedef {{id: number, text: string, language: string}} Task */
 
 addEventListener("message", async ({ data }) => {
   const { id, text, language } = /** @type {Task} */ (data);
   try {
-    postMessage({ id, pieces: readPieces(await highlight(text, language)) });
+    const parts = divide(readPieces(await highlight(text, language)), PART_CHARACTERS);
+    postMessage({ id, parts: parts.map((part) => JSON.stringify(part)) });
   } catch {
-    postMessage({ id, pieces: null });
+    postMessage({ id, parts: null });
   }
 });
 

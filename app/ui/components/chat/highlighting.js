@@ -1,9 +1,9 @@
 // Asks the worker for the colours of code, one text at a time, and remembers the last answers: a block that is drawn again
 // while a reply grows has its colours at once.
 
-/** @typedef {import("./code_tokens.js").Piece} Piece */
-/** @typedef {{text: string, language: string, pieces: Piece[]}} Answer */
-/** @typedef {{text: string, language: string, resolve: (pieces: Piece[] | null) => void}} Task */
+/** @typedef {string[]} Parts  of code, from its beginning; each is a list of pieces (code_tokens.js) as JSON */
+/** @typedef {{text: string, language: string, parts: Parts}} Answer */
+/** @typedef {{text: string, language: string, resolve: (parts: Parts | null) => void}} Task */
 
 const MAX_ANSWERS = 24;
 const MAX_MS = 5000; // of one text: a grammar's expressions may take for ever
@@ -31,10 +31,10 @@ export class Highlighting {
     return fitting.sort((one, other) => other.text.length - one.text.length)[0];
   }
 
-  /** The pieces of a text; null: it stays without colours. @param {string} text @param {string} language @returns {Promise<Piece[] | null>} */
+  /** The parts of a text; null: it stays without colours. @param {string} text @param {string} language @returns {Promise<Parts | null>} */
   ask(text, language) {
     const known = this.known(text, language);
-    if (known?.text === text) return Promise.resolve(known.pieces);
+    if (known?.text === text) return Promise.resolve(known.parts);
     return new Promise((resolve) => {
       this.#tasks.push({ text, language, resolve });
       if (this.#tasks.length === 1) this.#send();
@@ -56,7 +56,7 @@ export class Highlighting {
   #start() {
     const worker = this.makeWorker();
     worker.onmessage = ({ data }) => {
-      if (data.id === this.#id) this.#answer(data.pieces);
+      if (data.id === this.#id) this.#answer(data.parts);
     };
     worker.onerror = () => this.#restart();
     return worker;
@@ -69,15 +69,15 @@ export class Highlighting {
     this.#answer(null);
   }
 
-  /** @param {Piece[] | null} pieces */
-  #answer(pieces) {
+  /** @param {Parts | null} parts */
+  #answer(parts) {
     clearTimeout(this.#timer);
     const task = this.#tasks.shift();
     if (!task) return;
     const { text, language, resolve } = task;
-    if (pieces) this.#answers = [...this.#answers.filter((answer) => !isBeginning(answer, task)), { text, language, pieces }].slice(-MAX_ANSWERS);
+    if (parts) this.#answers = [...this.#answers.filter((answer) => !isBeginning(answer, task)), { text, language, parts }].slice(-MAX_ANSWERS);
     if (this.#tasks.length > 0) this.#send();
-    resolve(pieces);
+    resolve(parts);
   }
 }
 

@@ -124,18 +124,20 @@ export class StreamingMarkdown {
     this.frame = this.timer = null;
     const { redrawn } = this.blocks;
     if (redrawn !== null) {
-      this.element.replaceChildren(this.#render(redrawn));
+      const fragment = this.#render(redrawn);
+      colourAll(fragment);
+      this.element.replaceChildren(fragment);
       return;
     }
     this.#draw();
-    this.tail.replaceWith(...this.tail.childNodes);
+    this.tail.className = "dm-part"; // and what is in it stays where it is: moved, it would be laid out again
   }
 
   #draw() {
     const started = performance.now();
     const drawing = this.blocks.draw();
     if ("appended" in drawing) this.#appendCode(drawing.appended);
-    else this.#drawBlocks(drawing.complete, drawing.growing, drawing.code);
+    else this.#drawBlocks(drawing);
     const cost = performance.now() - started;
     this.pause = performance.now() + Math.min(cost * 4, 600);
   }
@@ -153,19 +155,8 @@ export class StreamingMarkdown {
     const fragment = toFragment(html);
     const code = [...fragment.querySelectorAll("pre code")];
     if (openCode !== null) code.at(-1)?.replaceChildren(openCode); // with newlines that the parser drops
-    this.#keepOpenCode(fragment);
-    for (const each of fragment.querySelectorAll("pre code")) colourCode(each);
     this.decorate(fragment);
     return fragment;
-  }
-
-  /** The code block that was open stays the element that it was, with its colours. @param {DocumentFragment} fragment */
-  #keepOpenCode(fragment) {
-    const [block, old] = [fragment.firstElementChild, this.openCode?.closest(".dm-code")];
-    const [code, oldCode] = [block?.querySelector(":scope > pre > code"), this.openCode];
-    if (!block || !old || !code || !oldCode || code.className !== oldCode.className) return;
-    if (becomeText(oldCode, code.textContent ?? "")) block.replaceWith(old);
-    this.openCode = null; // a text has one open block at most
   }
 
   #beginPart() {
@@ -174,17 +165,81 @@ export class StreamingMarkdown {
     this.part = part;
   }
 
-  /** @param {string} complete @param {string} growing @param {string | null} code  of the unclosed code block */
-  #drawBlocks(complete, growing, code) {
+  /** @param {Exclude<import("./markdown_blocks.js").Drawing, {appended: string}>} drawing */
+  #drawBlocks({ complete, growing, code, kept }) {
     if (complete !== "") {
+      const fragment = this.#render(complete);
+      const goesOn = this.#goOn(fragment, kept);
+      if (goesOn) this.#keepTail();
       if (this.part.childElementCount > MAX_SIBLINGS) this.#beginPart();
-      this.tail.before(this.#render(complete));
+      if (!goesOn) {
+        colourAll(fragment);
+        this.tail.before(fragment);
+      }
     }
-    this.tail.replaceChildren(this.#render(growing, code));
+    const fragment = this.#render(growing, code);
+    if (complete !== "" || !this.#goOn(fragment, kept)) {
+      colourAll(fragment);
+      this.tail.replaceChildren(fragment);
+    }
     const last = code === null ? null : [...this.tail.querySelectorAll("pre code")].at(-1);
     this.openCode = last?.lastChild instanceof Text ? last : null;
   }
+
+  /** The tail stays where it is, with blocks that are final now, and gets a new one for what follows. */
+  #keepTail() {
+    const kept = this.tail;
+    kept.className = "dm-part";
+    this.tail = make("div", { class: "dm-tail" });
+    kept.after(this.tail);
+  }
+
+  /**
+   * If the first block of a fragment goes on with the one in the tail, that stays the element that it was, with its
+   * layout and its colours, and gets what is new in it; the rest of the fragment follows. Returns whether it is so.
+   * @param {DocumentFragment} fragment @param {number} kept  how many of its items or rows are no part of the fragment
+   */
+  #goOn(fragment, kept) {
+    const [old, block] = [this.tail.firstElementChild, fragment.firstElementChild];
+    if (!old || !block || !(kept > 0 ? extend(old, block, kept) : this.#extendCode(old, block))) return false;
+    block.remove();
+    while (old.nextSibling) old.nextSibling.remove();
+    colourAll(fragment);
+    this.tail.append(fragment);
+    return true;
+  }
+
+  /** @param {Element} old @param {Element} block */
+  #extendCode(old, block) {
+    const [code, oldCode] = [block.querySelector(":scope > pre > code"), this.openCode];
+    this.openCode = null; // a text has one open block at most
+    if (!code || !oldCode || !old.contains(oldCode) || code.className !== oldCode.className) return false;
+    if (!becomeText(oldCode, code.textContent ?? "")) return false;
+    colourCode(oldCode);
+    return true;
+  }
 }
+
+/** @param {ParentNode} root */
+function colourAll(root) {
+  for (const code of root.querySelectorAll("pre code")) colourCode(code);
+}
+
+/**
+ * Replaces the items of a list, or the rows of a table, after the first `kept` by those of a block.
+ * @param {Element} old @param {Element} block @param {number} kept
+ */
+function extend(old, block, kept) {
+  const [list, added] = [listOf(old), listOf(block)];
+  if (!list || list.childElementCount < kept) return false;
+  while (list.childElementCount > kept) list.lastChild?.remove();
+  colourAll(block);
+  if (added) list.append(...added.childNodes); // with the line breaks between them, for those who read the text alone
+  return true;
+}
+
+/** What has the items of a list as its children, or the rows of a table. @param {Element} block */
+const listOf = (block) => (block.matches("ul, ol") ? block : block.querySelector(":scope > table > tbody"));
 
 /** @param {HTMLElement} element @param {string} text @param {Decorate} [decorate] */
 export function renderMarkdown(element, text, decorate) {

@@ -66,6 +66,7 @@ export const toHtml = (text) => marked.parser(lex(text));
 const HAS_DEFINITION = /^ {0,3}\[(?!\^)[^\]\n]+\]:/m;
 // The number of a list's next item, before its full stop has arrived: so far it is a paragraph below the list.
 const ITEM_NUMBER = /^ {0,3}\d{1,9}\s*$/;
+const MAY_CLOSE = /^ {0,3}[`~]+ *$/m; // a line that closes a code block, or its beginning
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
 
 /** The index of the last token up to `index` that is no empty line. @param {Token[]} tokens @param {number} index */
@@ -75,20 +76,61 @@ function lastBlock(tokens, index) {
   return last;
 }
 
+/** An item as it stands in a list with empty lines between its items: what it says is a paragraph. @param {any} item */
+function loosen(item) {
+  if (item.loose) return;
+  item.loose = true;
+  for (const token of item.tokens) if (token.type === "text") token.type = "paragraph";
+  const [box, first] = item.tokens;
+  if (box?.type !== "checkbox") return;
+  if (first?.type === "paragraph" && first.tokens) first.tokens.unshift(item.tokens.shift());
+  else item.tokens[0] = { type: "paragraph", raw: box.raw, text: box.raw, tokens: [box] };
+}
+
+/**
+ * The last block, where it is a list or a table: `kept` of its items or rows are final. It is parsed again from `from`
+ * on, below `head`: a table's header.
+ * @typedef {{type: string, ordered: unknown, loose: boolean, head: string, from: number, kept: number}} OpenBlock
+ */
+
+/**
+ * The last block, if it has final parts.
+ * @param {any} token @param {number} start  of the token in the text @param {OpenBlock | null} before  as it was so far
+ * @returns {OpenBlock | null}
+ */
+function openBlock(token, start, before) {
+  const kept = before?.kept ?? 0;
+  if (token?.type === "list") {
+    const last = token.items.length - 1;
+    const length = token.items.slice(0, last).reduce((/** @type {number} */ sum, /** @type {Token} */ { raw }) => sum + raw.length, 0);
+    return { type: "list", ordered: token.ordered, loose: token.loose, head: "", from: start + length, kept: kept + last };
+  }
+  if (token?.type !== "table") return null;
+  const lines = token.raw.trimEnd().split("\n");
+  const head = `${lines[0]}\n${lines[1]}\n`;
+  const last = lines.length - 3;
+  if (last < 0 || last + 1 !== token.rows.length) return null;
+  const length = lines.slice(0, -1).join("\n").length + 1;
+  return { type: "table", ordered: false, loose: false, head, from: start + length, kept: kept + last };
+}
+
 /**
  * What there is to draw since the last time: text at the end of the unclosed code block, or else blocks that are final
  * and what replaces the last block. `code` is the text of that block where it is an unclosed code block, verbatim; the
- * parser normalises trailing newlines.
- * @typedef {{appended: string} | {complete: string, growing: string, code: string | null}} Drawing
+ * parser normalises trailing newlines. The first of these blocks is the list or the table that was the last one, and
+ * its first `kept` items or rows stay as they are: the HTML is without them.
+ * @typedef {{appended: string} | {complete: string, growing: string, code: string | null, kept: number}} Drawing
  */
 
-/** A text that grows. Only the last block is parsed again; earlier blocks are final. */
+/** A text that grows. Only the last block is parsed again, of a list or table the last item or row; the rest is final. */
 export class GrowingBlocks {
   #text = "";
   #held = ""; // a carriage return at the end, which may be half a line break
   #completeLength = 0; // length of the text before the last block
-  /** @type {{raw: string, fence: string} | null} the unclosed code block at the end */
+  /** @type {{raw: string} | null} the unclosed code block at the end */
   #openCode = null;
+  /** @type {OpenBlock | null} the list or table at the end */
+  #open = null;
 
   /** @param {string} text */
   append(text) {
@@ -104,23 +146,39 @@ export class GrowingBlocks {
 
   /** @returns {Drawing} */
   draw() {
-    const rest = this.#text.slice(this.#completeLength);
-    const appended = this.#extendOpenCode(rest);
-    return appended === null ? this.#drawBlocks(rest) : { appended };
+    const appended = this.#openCode ? this.#extendOpenCode(this.#text.slice(this.#completeLength)) : null;
+    return appended === null ? this.#drawBlocks() : { appended };
   }
 
-  /** @param {string} rest */
-  #drawBlocks(rest) {
-    const tokens = lex(rest);
+  /** The last block from where it is not final, and what follows. */
+  #lexRest() {
+    const open = this.#open;
+    if (open && open.kept > 0) {
+      const tokens = lex(open.head + this.#text.slice(open.from));
+      const first = /** @type {any} */ (tokens[0]);
+      if (first?.type === open.type && (open.type === "table" || (first.ordered === open.ordered && (open.loose || !first.loose)))) {
+        if (open.loose) for (const item of first.items) loosen(item);
+        first.loose = open.loose;
+        return { tokens, start: open.from - open.head.length, kept: open.kept };
+      }
+      this.#open = null; // all of it may look different now
+    }
+    return { tokens: lex(this.#text.slice(this.#completeLength)), start: this.#completeLength, kept: 0 };
+  }
+
+  #drawBlocks() {
+    const { tokens, start, kept } = this.#lexRest();
     let last = lastBlock(tokens, tokens.length - 1);
     const before = lastBlock(tokens, last - 1);
     if (before >= 0 && tokens[before].type === "list" && ITEM_NUMBER.test(tokens[last].raw)) last = before;
     else if (before >= 0 && last >= 0 && tokens[last].mayChange) last = before; // and become a part of the one before
     const complete = tokens.slice(0, Math.max(last, 0));
-    this.#completeLength += complete.reduce((length, token) => length + token.raw.length, 0);
     const growing = tokens.slice(Math.max(last, 0));
+    const growingStart = complete.reduce((length, token) => length + token.raw.length, start);
+    this.#open = openBlock(growing[0], growingStart, complete.length === 0 && kept > 0 ? this.#open : null);
+    if (complete.length > 0 || kept === 0) this.#completeLength = growingStart;
     const code = this.#findOpenCode(growing[0]);
-    return { complete: marked.parser(complete), growing: marked.parser(growing), code };
+    return { complete: marked.parser(complete), growing: marked.parser(growing), code, kept };
   }
 
   /** The text of the last block, if it is a code block that is not closed. @param {Token | undefined} block */
@@ -132,7 +190,7 @@ export class GrowingBlocks {
     const code = raw.slice(fence[0].length);
     // block.text excludes the closing fence; without a closing fence it lacks one newline at most.
     if (code.length - (block.text ?? "").length >= fence[1].length) return null;
-    this.#openCode = { raw, fence: fence[1][0] };
+    this.#openCode = { raw };
     return code;
   }
 
@@ -141,9 +199,8 @@ export class GrowingBlocks {
     const open = this.#openCode;
     if (!open || !rest.startsWith(open.raw)) return null;
     const fresh = rest.slice(open.raw.length);
-    // A line that contains the fence's character may close the block: leave that to the lexer.
     const lineStart = open.raw.lastIndexOf("\n") + 1;
-    if ((open.raw.slice(lineStart) + fresh).includes(open.fence)) return null;
+    if (MAY_CLOSE.test(open.raw.slice(lineStart) + fresh)) return null; // the lexer knows
     open.raw = rest;
     return fresh;
   }

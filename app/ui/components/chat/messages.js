@@ -18,6 +18,7 @@ export class MessageList {
   /** @type {Map<string, View>} what the last call of `show` shows, by id */
   #views = new Map();
   #following = new Following();
+  #couldScroll = false; // at the last look, because there was more than the view holds
 
   /**
    * @param {{scroller: HTMLElement, list: HTMLElement, latest: HTMLElement}} elements
@@ -191,9 +192,20 @@ export class MessageList {
   }
 
   followDown() {
-    this.#following.look(this.#where);
-    if (this.following) this.#toEnd();
+    const { top, fromEnd } = this.#where;
+    this.#following.look({ top, fromEnd });
+    this.#couldScroll = top > 0 || (this.#couldScroll && fromEnd > 0);
+    if (this.following && (this.#couldScroll || fromEnd <= 0)) this.#toEnd();
+    else if (this.following) this.#followSoon();
     this.#showLatest();
+  }
+
+  /** Draws the first text that the view does not hold before it scrolls: in one frame, the browser takes it for a layout shift. */
+  #followSoon() {
+    requestAnimationFrame(() => {
+      this.#couldScroll = true;
+      this.followDown();
+    });
   }
 
   #toEnd() {

@@ -47,9 +47,9 @@ export class ReplyBody {
     return this.#cards.size > 0;
   }
 
-  /** The text for a screen reader. */
-  get spoken() {
-    const texts = [...this.element.querySelectorAll(":scope > .dm-text")].map((text) => textOf(text).trim());
+  /** The text for a screen reader, or its beginning of at least `length`. @param {number} length */
+  spoken(length) {
+    const texts = [...this.element.querySelectorAll(":scope > .dm-text")].map((text) => textOf(text, length).trim());
     const waiting = [...this.#cards.values()].some(({ isWaiting }) => isWaiting) ? "A tool waits for your decision." : "";
     return [...texts, waiting].filter((text) => text !== "").join(" ");
   }

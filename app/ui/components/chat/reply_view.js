@@ -190,7 +190,7 @@ export class ReplyView {
     clearTimeout(this.#pause);
     this.body.finish();
     if (!this.element.isConnected) return;
-    const { spoken } = this.body;
+    const spoken = this.body.spoken(2 * SPOKEN_CHARACTERS);
     const cut = spoken.length > SPOKEN_CHARACTERS ? `${spoken.slice(0, SPOKEN_CHARACTERS)} …` : spoken;
     announce(`Reply: ${cut} ${this.note.textContent}`);
   }

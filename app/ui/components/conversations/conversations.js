@@ -32,6 +32,8 @@ export class Conversations extends Component {
   #rendered = new Map();
   /** @type {string | null} */
   #current = null;
+  /** @type {HTMLElement | null} the row that Tab stops at */
+  #tabStop = null;
   /** @type {Set<string>} events that the page's script handles */
   #handled = new Set();
 
@@ -50,6 +52,7 @@ export class Conversations extends Component {
     };
     this.brand = this.find(".dm-brand");
     this.list = this.find(".dm-list");
+    this.frame = this.find(".dm-list-frame");
     this.listNote = this.find(".dm-list-note");
     /** @type {HTMLButtonElement} */
     this.more = this.find(".dm-list-more");
@@ -80,7 +83,7 @@ export class Conversations extends Component {
     );
     // Infinite scrolling.
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && this.#wantMore(), {
-      root: this.find(".dm-list-frame"),
+      root: this.frame,
     });
     this.#listen();
     this.#watchProps();
@@ -172,6 +175,13 @@ export class Conversations extends Component {
     this.note.hidden = !text;
   }
 
+  /** How many of the rows are down to the end of the view; all of them while some are being selected. */
+  get reach() {
+    const { scrollTop, clientHeight, scrollHeight } = this.frame;
+    const share = this.selection.isOn ? 1 : Math.min(1, (scrollTop + clientHeight) / Math.max(1, scrollHeight));
+    return Math.ceil(this.#rows().length * share);
+  }
+
   /** Says nothing about an empty list, until the page shows the first one. */
   awaitList() {
     this.listNote.textContent = "";
@@ -179,9 +189,11 @@ export class Conversations extends Component {
 
   /** Marks the open conversation. @param {string | null} id */
   markCurrent(id) {
+    const before = this.#rowOf(this.#current);
     this.#current = id;
-    for (const row of this.#rows()) this.#markRow(row);
-    this.#setTabStop(this.#rowOf(id) ?? this.#rows()[0]);
+    const row = this.#rowOf(id);
+    for (const each of [before, row]) if (each) this.#markRow(each);
+    this.#setTabStop(row ?? this.#firstRow);
   }
 
   /** Takes a conversation out of the list. The focus goes to its neighbour, unless it is elsewhere. @param {string} id */
@@ -288,7 +300,7 @@ export class Conversations extends Component {
       return element;
     });
     this.#replace(elements);
-    this.selection.refresh();
+    if (this.selection.isOn) this.selection.refresh();
     this.listNote.textContent = listed.length > 0 ? "" : this.#emptyMessage();
     return isHeld;
   }
@@ -300,7 +312,7 @@ export class Conversations extends Component {
     const focusedId = closestRow(focused)?.dataset.id ?? null;
     replaceChildren(this.list, elements);
     const again = focused && this.#rowOf(focusedId);
-    if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#rows()[0]);
+    if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#firstRow);
     else if (!focused.isConnected) (focused.matches(".dm-row-link") ? linkOf(again) : moreOf(again))?.focus();
     else if (focused !== document.activeElement) focused.focus(); // moving an element in the DOM drops its focus
   }
@@ -341,14 +353,21 @@ export class Conversations extends Component {
     return [...this.list.querySelectorAll(".dm-row")].filter((row) => row instanceof HTMLElement);
   }
 
-  /** Roving tabindex: Tab stops at one row of the list only. @param {HTMLElement | null | undefined} stop */
-  #setTabStop(stop) {
-    for (const row of this.#rows()) for (const control of controlsOf(row)) control.tabIndex = row === stop ? 0 : -1;
+  /** @returns {HTMLElement | null} */
+  get #firstRow() {
+    return this.list.querySelector(".dm-row");
   }
 
-  /** @param {string | null} id */
+  /** Roving tabindex: Tab stops at one row of the list only. @param {HTMLElement | null} stop */
+  #setTabStop(stop) {
+    if (this.#tabStop && this.#tabStop !== stop) for (const control of controlsOf(this.#tabStop)) control.tabIndex = -1;
+    this.#tabStop = stop;
+    if (stop) for (const control of controlsOf(stop)) control.tabIndex = 0;
+  }
+
+  /** @param {string | null} id @returns {HTMLElement | null} */
   #rowOf(id) {
-    return this.#rows().find((row) => row.dataset.id === id);
+    return id === null ? null : this.list.querySelector(`.dm-row[data-id="${CSS.escape(id)}"]`);
   }
 
   /** @param {HTMLElement} row */

@@ -102,6 +102,7 @@ export class Selection {
     if (check === null) {
       const title = row.querySelector(".dm-row-title")?.textContent ?? "";
       check = /** @type {HTMLInputElement} */ (make("input", { type: "checkbox", class: "dm-row-check", "aria-label": `Select ${title}` }));
+      check.tabIndex = /** @type {HTMLElement | null} */ (row.querySelector(".dm-row-link"))?.tabIndex ?? -1; // Tab stops at one row
       row.prepend(check);
       row.classList.add("dm-selecting");
     }

@@ -11,6 +11,7 @@ import { download, downloadChosen, importOutcome } from "./transfer.js";
 /** @typedef {import("../../components/conversations/listing.js").Summary} Summary */
 
 const PAGE_SIZE = 50;
+const MAX_PAGE_SIZE = 200; // as in the API
 const POLL_MS = 4000;
 
 /**
@@ -31,9 +32,10 @@ const POLL_MS = 4000;
  * Without a folder, tag or search, the list has what is in no folder.
  * @param {import("../../components/conversations/listing.js").Filter} filter
  * @param {string | null} cursor
+ * @param {number} wanted
  */
-const listQuery = ({ query, tag, archived, folder = null }, cursor) => ({
-  limit: PAGE_SIZE,
+const listQuery = ({ query, tag, archived, folder = null }, cursor, wanted) => ({
+  limit: Math.min(Math.max(PAGE_SIZE, wanted), MAX_PAGE_SIZE),
   cursor,
   query: query || null,
   tag,
@@ -54,13 +56,14 @@ export class ConversationList {
     this.host = host;
     this.state = new ListState(
       {
-        listPage: (filter, cursor) => api.listConversations(listQuery(filter, cursor)),
+        listPage: (filter, cursor, wanted) => api.listConversations(listQuery(filter, cursor, wanted)),
         listTags: async () => Object.keys(await api.listTags()),
         listFolders: () => api.listFolders(),
       },
       {
         show: () => this.#show(),
         setLoadingMore: (isLoading) => view.setLoadingMore(isLoading),
+        reach: () => view.reach + PAGE_SIZE,
         fail: (error) => host.onListFailed(error),
       },
     );

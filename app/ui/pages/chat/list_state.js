@@ -7,7 +7,8 @@
 
 /**
  * @typedef {object} Source  where the list comes from
- * @property {(filter: Filter, cursor: string | null) => Promise<ListPage>} listPage
+ * @property {(filter: Filter, cursor: string | null, wanted: number) => Promise<ListPage>} listPage  `wanted`: as many
+ *   items, if a page may have so many
  * @property {() => Promise<string[]>} listTags
  * @property {() => Promise<Folder[]>} listFolders
  */
@@ -16,6 +17,7 @@
  * @typedef {object} Listener
  * @property {(state: ListState) => void} show  the state has changed
  * @property {(isLoading: boolean) => void} setLoadingMore
+ * @property {() => number} reach  how many of the items the user can see without scrolling further, at least
  * @property {(error: unknown) => void} fail
  */
 
@@ -70,12 +72,13 @@ export class ListState {
     await this.refresh();
   }
 
-  /** Reloads the list, with at least as many items as are shown. */
+  /** Reloads the list, as far as the user has scrolled: of thousands that they have left behind, the rest goes. */
   async refresh() {
     const request = ++this.#lastRequest;
     this.#refreshing = request;
     /** @type {Summary[]} */
     const items = [];
+    const wanted = Math.min(this.#items.length, this.listener.reach());
     /** @type {string | null} */
     let cursor = null;
     /** @type {string[]} */
@@ -84,11 +87,11 @@ export class ListState {
     let folders;
     try {
       do {
-        const page = /** @type {ListPage} */ (await this.source.listPage(this.#filter, cursor));
+        const page = /** @type {ListPage} */ (await this.source.listPage(this.#filter, cursor, wanted - items.length));
         if (request !== this.#lastRequest) return;
         items.push(...page.items);
         cursor = page.next_cursor;
-      } while (cursor !== null && items.length < this.#items.length);
+      } while (cursor !== null && items.length < wanted);
       [tags, folders] = await Promise.all([this.source.listTags(), this.source.listFolders()]);
       if (request !== this.#lastRequest) return;
     } catch (error) {
@@ -116,7 +119,7 @@ export class ListState {
     const request = this.#lastRequest;
     this.#setLoadingMore(true);
     try {
-      const page = await this.source.listPage(this.#filter, this.#cursor);
+      const page = await this.source.listPage(this.#filter, this.#cursor, 0);
       if (request === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
     } catch (error) {
       if (request === this.#lastRequest) this.listener.fail(error);
