@@ -3,11 +3,11 @@
     .venv/bin/python -m benchmarks.rendering --repeats 3
 
 A scripted model server streams replies of 100 KB, in pieces of 60 characters: Markdown with formulas, code of several
-languages, tables and lists; one code block; one list; one table; one paragraph. The server and the browser share this machine. For each reply:
-the longest time between two frames, their 95th percentile, the longest task of the page's thread, by the clock and by
-the processor, and the unexpected layout shift. Where other programs hold the cores, only the processor's
-time says what the page itself takes. The first visit is a new browser's at an empty chat: bytes as they were
-transferred, headers included. Each figure is the median of the repeats, whose own figures are in the file, too.
+languages, tables and lists; one code block; one list; one table; one paragraph. The server and the browser share this
+machine. For each reply: the longest time between two frames, their 95th percentile, the longest task of the page's
+thread, by the clock and by the processor, and the unexpected layout shift. Where other programs hold the cores, only
+the processor's time says what the page itself takes. The first visit is a new browser's at an empty chat: bytes as they
+were transferred, headers included. Each figure is the median of the repeats, whose own figures are in the file, too.
 """
 
 from __future__ import annotations

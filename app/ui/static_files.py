@@ -41,6 +41,7 @@ class PageFiles(StaticFiles):
     """
 
     cache_control = "no-cache"
+    suffixes: frozenset[str] | None = SUFFIXES  #: which files a browser may load; None: any
 
     def __init__(self, *, directory: Path, joined: Mapping[str, JoinedFile] = MappingProxyType({})) -> None:
         """``joined``: files that are made of others, by their path."""
@@ -49,12 +50,8 @@ class PageFiles(StaticFiles):
         #: By path, ETag (which files may share) and encoding.
         self._compressed: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
 
-    def serves(self, path: str) -> bool:
-        """Whether a browser may load it, if it exists."""
-        return Path(path).suffix in SUFFIXES
-
     async def get_response(self, path: str, scope: Scope) -> Response:
-        if not self.serves(path):
+        if self.suffixes is not None and Path(path).suffix not in self.suffixes:
             raise HTTPException(404)
         encoding = _encoding_for(scope) if Path(path).suffix in _COMPRESSED else None
         if path in self._joined:
@@ -105,9 +102,7 @@ class HashedFiles(PageFiles):
     """Static files of any kind whose names tell their content, so that browsers keep them for a year, unasked."""
 
     cache_control = "private, max-age=31536000, immutable"
-
-    def serves(self, path: str) -> bool:
-        return True
+    suffixes = None
 
 
 class CompressedPage:

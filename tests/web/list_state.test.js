@@ -101,6 +101,8 @@ test("a refresh asks for all that it needs at once, and leaves out what the user
   await answer(4, ["a", "b"], "2");
   assert.deepEqual(shown.at(-1), ["a", "b"]);
   assert.equal(state.hasMore, true);
+  state.choose({ query: "q", tag: null, archived: false });
+  assert.equal(requests[5]?.wanted, 0, "another list begins with its first page");
 });
 
 test("the response to an older request never replaces that to a newer one", async () => {

@@ -73,6 +73,8 @@ function toFragment(html) {
 // one, with everything in them, as soon as a page has a formula: its own styles for MathML have `~ :nth-child(2n)`. So the
 // blocks after these stand in an element of their own, at the end.
 const MAX_SIBLINGS = 24;
+const MAX_ITEMS = 100; // of a growing list that stand in one element: the browser goes through all of them for each new one
+const SLICE = 1500; // characters that are drawn in one frame, at least; of a burst a sixteenth, so that it is caught up with
 
 // Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
 export class StreamingMarkdown {
@@ -85,6 +87,10 @@ export class StreamingMarkdown {
     this.part = element; // gets the finished blocks
     /** @type {Element | null} the <code> of the unclosed code block at the end; its last child is a text */
     this.openCode = null;
+    /** @type {Element | null} the last element of the list at the end, which may have several */
+    this.openList = null;
+    this.closedItems = 0; // of the list at the end, in the elements before that one
+    this.waiting = ""; // text that is drawn in the next frames
     this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
     /** @type {number | null} */
     this.frame = null;
@@ -99,13 +105,19 @@ export class StreamingMarkdown {
 
   /** `onRendered` is called once the text is on the page. @param {string} text @param {() => void} onRendered */
   append(text, onRendered = () => {}) {
-    this.blocks.append(text);
-    if (this.frame !== null || this.timer !== null) return;
+    this.waiting += text;
+    if (this.frame === null && this.timer === null) this.#drawSoon(onRendered);
+  }
+
+  /** @param {() => void} onRendered */
+  #drawSoon(onRendered) {
     const draw = () => {
       this.frame = requestAnimationFrame(() => {
         this.frame = null;
+        this.#take(Math.max(SLICE, Math.ceil(this.waiting.length / 16)));
         this.#draw();
         onRendered();
+        if (this.waiting !== "") this.#drawSoon(onRendered);
       });
     };
     const wait = this.pause - performance.now();
@@ -118,10 +130,18 @@ export class StreamingMarkdown {
     }
   }
 
+  /** @param {number} length */
+  #take(length) {
+    const end = /[\uD800-\uDBFF]/.test(this.waiting.charAt(length - 1)) ? length + 1 : length; // a pair stays one
+    this.blocks.append(this.waiting.slice(0, end));
+    this.waiting = this.waiting.slice(end);
+  }
+
   finish() {
     if (this.frame !== null) cancelAnimationFrame(this.frame);
     if (this.timer !== null) clearTimeout(this.timer);
     this.frame = this.timer = null;
+    this.#take(this.waiting.length);
     const { redrawn } = this.blocks;
     if (redrawn !== null) {
       const fragment = this.#render(redrawn);
@@ -190,6 +210,7 @@ export class StreamingMarkdown {
   #keepTail() {
     const kept = this.tail;
     kept.className = "dm-part";
+    this.openList = null;
     this.tail = make("div", { class: "dm-tail" });
     kept.after(this.tail);
   }
@@ -200,12 +221,34 @@ export class StreamingMarkdown {
    * @param {DocumentFragment} fragment @param {number} kept  how many of its items or rows are no part of the fragment
    */
   #goOn(fragment, kept) {
-    const [old, block] = [this.tail.firstElementChild, fragment.firstElementChild];
-    if (!old || !block || !(kept > 0 ? extend(old, block, kept) : this.#extendCode(old, block))) return false;
+    const block = fragment.firstElementChild;
+    if (kept === 0) this.openList = null;
+    const old = this.openList ?? this.tail.firstElementChild;
+    if (!old || !block || !(kept > 0 ? this.#extendList(old, block, kept) : this.#extendCode(old, block))) return false;
     block.remove();
-    while (old.nextSibling) old.nextSibling.remove();
+    const last = this.openList ?? old;
+    while (last.nextSibling) last.nextSibling.remove();
     colourAll(fragment);
     this.tail.append(fragment);
+    return true;
+  }
+
+  /**
+   * Replaces the items of a list, or the rows of a table, after the first `kept` by those of a block.
+   * @param {Element} old @param {Element} block @param {number} kept
+   */
+  #extendList(old, block, kept) {
+    if (!this.openList) this.closedItems = 0;
+    let list = listOf(old);
+    if (!list || list.childElementCount < kept - this.closedItems) return false;
+    while (list.childElementCount > kept - this.closedItems) list.lastChild?.remove();
+    if (list === old && list.childElementCount >= MAX_ITEMS) {
+      list = this.openList = continueList(list);
+      this.closedItems = kept;
+    }
+    colourAll(block);
+    const added = listOf(block);
+    if (added) list.append(...added.childNodes); // with the line breaks between them, for those who read the text alone
     return true;
   }
 
@@ -225,17 +268,14 @@ function colourAll(root) {
   for (const code of root.querySelectorAll("pre code")) colourCode(code);
 }
 
-/**
- * Replaces the items of a list, or the rows of a table, after the first `kept` by those of a block.
- * @param {Element} old @param {Element} block @param {number} kept
- */
-function extend(old, block, kept) {
-  const [list, added] = [listOf(old), listOf(block)];
-  if (!list || list.childElementCount < kept) return false;
-  while (list.childElementCount > kept) list.lastChild?.remove();
-  colourAll(block);
-  if (added) list.append(...added.childNodes); // with the line breaks between them, for those who read the text alone
-  return true;
+/** Makes an element for more items of a list, after the one that is full. @param {Element} list */
+function continueList(list) {
+  const rest = /** @type {Element} */ (list.cloneNode());
+  if (list instanceof HTMLOListElement) rest.setAttribute("start", String(list.start + list.childElementCount));
+  list.classList.add("dm-full");
+  rest.classList.add("dm-rest");
+  list.after(rest);
+  return rest;
 }
 
 /** What has the items of a list as its children, or the rows of a table. @param {Element} block */

@@ -11,6 +11,10 @@ function bare(rendered) {
   for (const formula of /** @type {NodeListOf<HTMLElement>} */ (copy.querySelectorAll(".dm-math"))) formula.replaceWith(formula.dataset.source ?? "");
   for (const mark of copy.querySelectorAll(".dm-footnote-mark, .dm-footnote-of")) mark.replaceWith(`[${(mark.textContent ?? "").trim()}]`);
   for (const bar of copy.querySelectorAll(".dm-code-bar, button")) bar.remove();
+  for (const rest of copy.querySelectorAll(".dm-rest")) {
+    rest.previousElementSibling?.append(...rest.childNodes); // of a long list, which has several elements
+    rest.remove();
+  }
   for (const list of copy.querySelectorAll("ul, ol, table, thead, tbody, tr")) {
     for (const space of [...list.childNodes]) if (space instanceof Text) space.remove(); // line breaks of the source
   }

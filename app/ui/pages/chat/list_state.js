@@ -69,16 +69,20 @@ export class ListState {
   /** Lists other conversations. @param {Filter} filter */
   async choose(filter) {
     this.#filter = { ...filter };
-    await this.refresh();
+    await this.#load(0);
   }
 
   /** Reloads the list, as far as the user has scrolled: of thousands that they have left behind, the rest goes. */
   async refresh() {
+    await this.#load(Math.min(this.#items.length, this.listener.reach()));
+  }
+
+  /** @param {number} wanted  items, at least */
+  async #load(wanted) {
     const request = ++this.#lastRequest;
     this.#refreshing = request;
     /** @type {Summary[]} */
     const items = [];
-    const wanted = Math.min(this.#items.length, this.listener.reach());
     /** @type {string | null} */
     let cursor = null;
     /** @type {string[]} */
