@@ -27,6 +27,7 @@ class Concept:
 
     word: str  #: as asked, folded
     variants: Mapping[Phrase, float]  #: what finds it, with weights from above 0 to 1; the word's own stem first
+    is_doubtful: bool = False  #: no chunk has the word, and those that it may misspell are likely others
 
     @property
     def own(self) -> str:

@@ -21,6 +21,8 @@ from app.store.knowledge.word_counts import chunk_counts, words_between
 
 MIN_PREFIX = 3  # nearly every chunk has a word that begins with fewer
 MAX_GUESSES = 8
+MIN_CHARS_CERTAIN = 7
+"""A shorter word has neighbours by chance: "moon" is no misspelt "room"."""
 MAX_COMPARED = 500  # words with the same beginning, the most frequent first
 PREFIX_WEIGHT, ONE_ERROR_WEIGHT, TWO_ERRORS_WEIGHT = 0.9, 0.8, 0.6
 _LAST_CHARACTER = "\U0010ffff"
@@ -44,13 +46,17 @@ def guess(
 
 def _guessed(session: Session, collections: Collection[str], concept: Concept, *, is_last: bool) -> Concept:
     found: dict[str, float] = {}
+    is_doubtful = False
     if is_last and len(concept.word) >= MIN_PREFIX:
         found = dict.fromkeys(_completions(session, collections, concept.word), PREFIX_WEIGHT)
     if not found and len(concept.word) >= MIN_CHARS and concept.word.isalpha():
         found = dict.fromkeys(_misspelt_once(session, collections, concept.word), ONE_ERROR_WEIGHT)
+        is_doubtful = bool(found) and len(concept.word) < MIN_CHARS_CERTAIN
     if not found and len(concept.word) >= MIN_CHARS_OF_TWO and concept.word.isalpha():
         found = dict.fromkeys(_misspelt_twice(session, collections, concept.word), TWO_ERRORS_WEIGHT)
-    return replace(concept, variants={**concept.variants, **{(word,): weight for word, weight in found.items()}})
+        is_doubtful = bool(found)
+    variants = {**concept.variants, **{(word,): weight for word, weight in found.items()}}
+    return replace(concept, variants=variants, is_doubtful=is_doubtful)
 
 
 def _completions(session: Session, collections: Collection[str], word: str) -> list[str]:

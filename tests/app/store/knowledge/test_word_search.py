@@ -106,6 +106,18 @@ async def test_scores_are_from_0_to_1_and_fall_with_what_a_chunk_lacks(database:
     assert 0 < part[0].score < 0.7 * whole[0].score < 1
 
 
+async def test_words_that_no_chunk_has_lower_all_scores_and_change_no_order(database: Database) -> None:
+    known, asked = await found(database, "parcel paid"), await found(database, "parcel paid zeppelin Bolivia quartz")
+    assert [one.heading for one in known] == [one.heading for one in asked]
+    assert all(with_unknown.score < 0.5 * one.score for one, with_unknown in zip(known, asked, strict=True))
+
+
+async def test_a_short_word_that_is_taken_for_a_misspelt_one_counts_as_unknown(database: Database) -> None:
+    scores = {query: (await found(database, query))[0].score for query in ("printer", "prjnter", "paper", "papel")}
+    assert scores["prjnter"] > 0.6 * scores["printer"]
+    assert 0 < scores["papel"] < 0.5 * scores["paper"]
+
+
 async def test_a_synonym_counts_less_than_the_word(database: Database) -> None:
     await add(database, "bill.md", {"Money": "A bill is sent by post.", "Notes": "An invoice is sent by post."})
     assert await first(database, "bill") == "Money"
