@@ -11,7 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.scheduling.pacing import MAX_COUNTED_READERS, MAX_PREFILL_SLOWDOWN, MAX_STEP_RATIO, PROBE_INTERVAL, TILE_ROWS, Pacing
+from engine.scheduling.pacing import (
+    MAX_COUNTED_READERS,
+    MAX_PREFILL_SLOWDOWN,
+    MAX_STEP_RATIO,
+    PROBE_INTERVAL,
+    TILE_ROWS,
+    Pacing,
+)
 
 BUDGET = 512
 PROMPT = 4000
