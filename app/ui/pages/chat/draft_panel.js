@@ -64,7 +64,7 @@ export class DraftPanel {
       make("div", { class: "dm-draft-head" }, make("h2", { id: title }, "Draft of a reply"), this.versions, iconButton("close", "Close the draft", () => host.close())),
       make("div", { class: "dm-draft-body" }, this.about, this.alert, this.notice, this.text, this.citations.element),
       this.status,
-      make("div", { class: "dm-draft-actions" }, ...(isInsertFirst ? [this.insertButton, this.copyButton] : [this.copyButton, this.insertButton]), this.copySourcesButton, make("span", { class: "dm-draft-gap" }), this.shorter, this.friendlier, this.again, this.stop),
+      make("div", { class: "dm-draft-actions" }, ...(isInsertFirst ? [this.insertButton, this.copyButton] : [this.copyButton, this.insertButton]), this.copySourcesButton, make("span", { class: "dm-draft-rewrites" }, this.shorter, this.friendlier, this.again, this.stop)),
     );
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing) return;
