@@ -244,7 +244,7 @@ def test_a_viewer_reads_and_an_agent_of_no_inbox_sees_nothing(desk: Desk) -> Non
     expect(val.get_by_label("Priority")).to_have_count(0)
     cleo = desk.page("cleo", f"/desk/cases#all/{case_id}")
     expect(cleo.get_by_role("alert")).to_contain_text("There is no such case.")
-    expect(cleo.get_by_text("There are no cases yet.")).to_be_visible()
+    expect(cleo.get_by_text("You are no member of an inbox yet")).to_be_visible()
     cleo.goto(f"{desk.server.url}/desk")
     expect(cleo.get_by_role("link", name="Cases", exact=True)).to_have_attribute("href", "/desk/cases")
     expect(cleo.get_by_role("link", name="Inboxes")).to_have_count(0)
