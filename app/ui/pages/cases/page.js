@@ -176,7 +176,7 @@ export class CasesPage {
   }
 
   #showEmpty() {
-    this.place.replaceChildren(make("p", { class: "cs-nothing" }, "Choose a case from the list, or press j."));
+    this.place.replaceChildren(make("p", { class: "cs-nothing cs-choose" }, "Choose a case from the list, or press j."));
   }
 
   /** @param {CaseRow} row */
