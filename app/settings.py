@@ -221,7 +221,7 @@ class AppSettings(BaseSettings):
         "not fit is dropped, the worst match first.",
     )
     knowledge_min_score: float = Field(
-        0.34,
+        0.30,
         ge=0,
         le=1,
         description="Passages with a lower score are not used; if there are no others, a reply says that nothing was "

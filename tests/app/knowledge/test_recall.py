@@ -69,6 +69,6 @@ async def test_words_find_answers_and_refuse_what_no_document_has(search: ChunkS
         best = [await search.search(LOCAL_USER_ID, query, limit=1) for query in asked]
         refused[name] = sum(not found or found[0].score < threshold for found in best) / len(best)
     assert refused["answerable"] <= 0.04, refused
-    assert refused["unanswerable"] >= 0.62, refused
-    assert refused["unanswerable-held-out"] >= 0.7, refused
-    assert refused["other-software"] >= 0.45, refused
+    assert refused["unanswerable"] >= 0.55, refused
+    assert refused["unanswerable-held-out"] >= 0.62, refused
+    assert refused["other-software"] >= 0.3, refused
