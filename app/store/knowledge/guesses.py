@@ -55,7 +55,7 @@ def _guessed(session: Session, collections: Collection[str], concept: Concept, *
     if not found and len(concept.word) >= MIN_CHARS_OF_TWO and concept.word.isalpha():
         found = dict.fromkeys(_misspelt_twice(session, collections, concept.word), TWO_ERRORS_WEIGHT)
         is_doubtful = bool(found)
-    variants = {**concept.variants, **{(word,): weight for word, weight in found.items()}}
+    variants = dict(concept.variants) | {(word,): weight for word, weight in found.items()}
     return replace(concept, variants=variants, is_doubtful=is_doubtful)
 
 

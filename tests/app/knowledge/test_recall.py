@@ -50,7 +50,7 @@ async def search(services: Services) -> ChunkSearch:
 
 async def scores_of(search: ChunkSearch, half: str) -> tuple[Scores, list[float]]:
     """Returns the scores of a half, and that of the best passage of each of its questions."""
-    best = []
+    best = list[float]()
 
     async def find(query: str, limit: int) -> Sequence[Passage]:
         found = await search.search(LOCAL_USER_ID, query, limit=limit)

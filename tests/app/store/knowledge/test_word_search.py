@@ -17,13 +17,22 @@ from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, WordCount
 from app.store.knowledge import candidates, indexing
+from app.store.knowledge.bm25 import (
+    COVERAGE_POWER,
+    LEAST_INFORMATION,
+    MAX_UNKNOWN_INFORMATION,
+    Occurrences,
+    Relevance,
+    Statistics,
+    WordChunk,
+)
 from app.store.knowledge.collections import Collections
-from app.store.knowledge.concepts import Thesaurus
+from app.store.knowledge.concepts import Concept, Thesaurus
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
-from app.store.knowledge.word_counts import count_entries
+from app.store.knowledge.word_counts import EVERY_CHUNK, count_entries
 from tests.app.conftest import Open
 
 SECTIONS = {
@@ -106,10 +115,20 @@ async def test_scores_are_from_0_to_1_and_fall_with_what_a_chunk_lacks(database:
     assert 0 < part[0].score < 0.7 * whole[0].score < 1
 
 
-async def test_words_that_no_chunk_has_lower_all_scores_and_change_no_order(database: Database) -> None:
-    known, asked = await found(database, "parcel paid"), await found(database, "parcel paid zeppelin Bolivia quartz")
-    assert [one.heading for one in known] == [one.heading for one in asked]
-    assert all(with_unknown.score < 0.5 * one.score for one, with_unknown in zip(known, asked, strict=True))
+def test_words_that_no_chunk_has_lower_a_score_by_what_is_asked_and_by_what_is_known() -> None:
+    statistics = Statistics({EVERY_CHUNK: 1000, "parcel": 10})
+    concepts = [Concept(word, {(word,): 1.0}) for word in ("parcel", "zeppelin")]
+    chunk = WordChunk("one", 250, {"parcel": Occurrences(0, 0, 2)})
+    known, asked = (Relevance(concepts[:count], statistics).of(chunk) for count in (1, 2))
+    share = statistics.information(("parcel",)) / (statistics.information(("parcel",)) + MAX_UNKNOWN_INFORMATION)
+    assert asked / known == pytest.approx(share ** (0.5 * (1 + COVERAGE_POWER)) * share**0.5)
+
+
+def test_in_few_chunks_a_word_that_none_has_tells_less() -> None:
+    told = [Statistics({EVERY_CHUNK: chunks}).unknown_information for chunks in (1, 10, 100, 1000, 100_000)]
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (LEAST_INFORMATION, MAX_UNKNOWN_INFORMATION)
+    assert told[0] < told[2] < told[-1]
 
 
 async def test_a_short_word_that_is_taken_for_a_misspelt_one_counts_as_unknown(database: Database) -> None:
