@@ -66,10 +66,15 @@ PARTS = (
 
 
 class Client:
-    """A client of an application in this process, without a server in between."""
+    """A client of an application in this process, without a server in between.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        address: from which it comes: what one address may do is limited.
+    """
+
+    def __init__(self, app: ASGIApp, address: str) -> None:
         self._app = app
+        self._address = address
 
     async def request(self, method: str, path: str, data: Any = None, token: str | None = None) -> Any:
         """Sends JSON and returns that of the answer.
@@ -86,7 +91,7 @@ class Client:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self._app(_scope(method, path, token, body), receive, send)
+        await self._app(_scope(method, path, self._address, token, body), receive, send)
         said = b"".join(message.get("body", b"") for message in sent[1:])
         if sent[0]["status"] >= 400:
             raise RuntimeError(said.decode())
@@ -94,19 +99,20 @@ class Client:
 
     def stream(self, token: str) -> Stream:
         """Opens a visitor's stream of events."""
-        return Stream(self._app, token)
+        return Stream(self._app, self._address, token)
 
 
 class Stream:
     """A visitor's open stream; counts its events."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, address: str, token: str) -> None:
         self._left = asyncio.Event()
         self.text = ""
-        self._task = asyncio.create_task(self._run(app, token))
+        scope = _scope("GET", "/api/widget/events", address, token)
+        self._task = asyncio.create_task(self._run(app, scope))
 
-    async def _run(self, app: ASGIApp, token: str) -> None:
-        await app(_scope("GET", "/api/widget/events", token), self._receive, self._send)
+    async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        await app(scope, self._receive, self._send)
 
     async def until(self, words: str) -> None:
         """Waits until the stream has sent these words.
@@ -133,7 +139,7 @@ class Stream:
         self.text += message.get("body", b"").decode()
 
 
-def _scope(method: str, path: str, token: str | None, body: bytes = b"") -> dict[str, Any]:
+def _scope(method: str, path: str, address: str, token: str | None, body: bytes = b"") -> dict[str, Any]:
     headers = [(b"host", b"127.0.0.1"), (b"sec-fetch-site", b"same-origin"), (b"user-agent", b"benchmark")]
     if token is not None:
         headers.append((b"authorization", f"Bearer {token}".encode()))
@@ -150,7 +156,7 @@ def _scope(method: str, path: str, token: str | None, body: bytes = b"") -> dict
         "query_string": b"",
         "root_path": "",
         "headers": headers,
-        "client": ("127.0.0.1", 1),
+        "client": (address, 1),
         "server": ("127.0.0.1", 80),
     }
 
@@ -175,8 +181,8 @@ class Costs:
 
 
 @asynccontextmanager
-async def open_desk(url: str, folder: Path) -> AsyncIterator[tuple[Client, Services, str]]:
-    """Yields a client, the services, and the public token of the inbox."""
+async def open_desk(url: str, folder: Path) -> AsyncIterator[tuple[ASGIApp, Services, str]]:
+    """Yields the application, its services, and the public token of the inbox."""
     settings = AppSettings(
         _env_file=None,
         data_dir=folder,
@@ -200,7 +206,7 @@ async def open_desk(url: str, folder: Path) -> AsyncIterator[tuple[Client, Servi
         async with asyncio.timeout(300):
             await _wait_until_read(services, admin.id)
         inbox = await services.cases.inboxes.create(admin.id, name="Shop", collections=[collection.id])
-        yield Client(app), services, inbox.token
+        yield app, services, inbox.token
 
 
 async def _wait_until_read(services: Services, user_id: str) -> None:
@@ -214,10 +220,11 @@ async def _wait_until_read(services: Services, user_id: str) -> None:
 async def measure(url: str, folder: Path, visitors: int) -> dict[str, float]:
     """Lets visitors come one after another; returns the milliseconds of each part."""
     costs = Costs()
-    async with open_desk(url, folder) as (client, services, inbox):
+    async with open_desk(url, folder) as (app, services, inbox):
         assert services.widget is not None
         bot = HeldBot(services)
         for number in tqdm(range(WARM_UP + visitors), unit=" visitors", leave=False):
+            client = Client(app, f"10.0.{number // 250}.{number % 250 + 1}")
             await _visit(client, bot, inbox, number, costs)
     return costs.medians()
 
