@@ -116,7 +116,6 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     install_error_handlers(app)
     install_openai(app)
     for router in (
-        widget_api.router,  # first, since most requests of a busy desk are its visitors'
         health.router,
         turns.router,
         comparisons.router,
@@ -142,6 +141,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         figures.router,  # before the router of cases, whose ids would take its place
         cases_api.router,
         webhooks.router,
+        widget_api.router,
         widget_attachments.router,
         case_drafts.router,
         account.router,
