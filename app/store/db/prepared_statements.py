@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     ColumnElement,
     Connection,
     Delete,
@@ -131,10 +130,10 @@ class ListOf(TypeDecorator[Sequence[Any]]):
 
 
 class _IsAmong(FunctionElement[bool]):
-    """Whether a column is one of the items of a parameter."""
+    """Whether a column is one of the items of a parameter. Of no type: SQLAlchemy would append ``= 1`` to a boolean for
+    SQLite, which then reads the whole table."""
 
     inherit_cache = True
-    type = Boolean()
 
 
 @compiles(_IsAmong, "sqlite")

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.errors import StorageUnavailable
+from app.store.db import driver
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Message, table_of
 from app.store.db.prepared_statements import Prepared, insert_into, is_among, update_of
@@ -147,3 +148,15 @@ async def test_a_list_is_one_parameter(database: Database) -> None:
 
     expected = [[('it\'s "two"',), ("three",)], [], [(0,), (2,)]]
     assert await database.read_rows(read) == expected
+
+
+async def test_a_list_is_looked_up_in_the_index(database: Database) -> None:
+    by_id = Prepared(select(Message.content).where(is_among(Message.id, "ids")))
+
+    def plan(connection: Connection) -> str:
+        if connection.dialect.name != "sqlite":
+            return "SEARCH message"
+        rows = driver.fetch(connection, f"EXPLAIN QUERY PLAN {by_id._on(connection).text}", ['["1"]'])
+        return "\n".join(str(row[3]) for row in rows)
+
+    assert "SEARCH message" in await database.read_rows(plan)
