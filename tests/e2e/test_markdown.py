@@ -296,7 +296,7 @@ GROW_ONE_BLOCK = """async ([text, selector]) => {
       rest.previousElementSibling.append(...rest.childNodes);
       rest.remove();
     }
-    for (const full of copy.querySelectorAll(".dm-full")) full.removeAttribute("class");
+    for (const full of copy.querySelectorAll(".dm-full")) for (const name of ["class", "style"]) full.removeAttribute(name);
     return copy.innerHTML.replace(/>\\s+</g, "><").trim();
   };
   const kept = known.every((each) => each.isConnected);

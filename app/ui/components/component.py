@@ -96,6 +96,7 @@ class FileComponent(gr.HTML, metaclass=_WithoutStub):  # type: ignore[misc]  # G
 
 _LOAD = """
     {root}
-    const module = {module};
-    {loader}.then(({{ load }}) => load({name}, module, {styles}.map(at), {{ element, trigger, props, watch }}));
+    {loader}
+      .then(({{ load }}) => load({name}, {module}, {styles}.map(at), {{ element, trigger, props, watch }}))
+      .catch((error) => console.error(error));
 """

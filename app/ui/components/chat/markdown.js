@@ -242,7 +242,7 @@ export class StreamingMarkdown {
     let list = listOf(old);
     if (!list || list.childElementCount < kept - this.closedItems) return false;
     while (list.childElementCount > kept - this.closedItems) list.lastChild?.remove();
-    if (list === old && list.childElementCount >= MAX_ITEMS) {
+    if (list === old && list instanceof HTMLElement && list.childElementCount >= MAX_ITEMS) {
       list = this.openList = continueList(list);
       this.closedItems = kept;
     }
@@ -268,9 +268,10 @@ function colourAll(root) {
   for (const code of root.querySelectorAll("pre code")) colourCode(code);
 }
 
-/** Makes an element for more items of a list, after the one that is full. @param {Element} list */
+/** Makes an element for more items of a list, after the one that is full. @param {HTMLElement} list */
 function continueList(list) {
-  const rest = /** @type {Element} */ (list.cloneNode());
+  const rest = /** @type {HTMLElement} */ (list.cloneNode());
+  list.style.containIntrinsicBlockSize = `auto ${list.getBoundingClientRect().height}px`;
   if (list instanceof HTMLOListElement) rest.setAttribute("start", String(list.start + list.childElementCount));
   list.classList.add("dm-full");
   rest.classList.add("dm-rest");
