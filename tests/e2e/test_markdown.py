@@ -296,11 +296,15 @@ GROW_ONE_BLOCK = """async ([text, selector]) => {
       rest.previousElementSibling.append(...rest.childNodes);
       rest.remove();
     }
-    for (const full of copy.querySelectorAll(".dm-full")) for (const name of ["class", "style"]) full.removeAttribute(name);
+    for (const full of copy.querySelectorAll(".dm-full")) {
+      full.removeAttribute("class");
+      full.removeAttribute("style");
+    }
     return copy.innerHTML.replace(/>\\s+</g, "><").trim();
   };
   const kept = known.every((each) => each.isConnected);
-  const widest = Math.max(...[...place.querySelectorAll("ul, ol")].map(({ childElementCount }) => childElementCount), 0);
+  const lists = [...place.querySelectorAll("ul, ol")];
+  const widest = Math.max(0, ...lists.map(({ childElementCount }) => childElementCount));
   const result = { known: known.length, kept, widest, grown: plain(place), whole: plain(whole) };
   place.remove();
   return result;

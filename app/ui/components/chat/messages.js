@@ -40,6 +40,8 @@ export class MessageList {
       this.scroller.focus({ preventScroll: true });
     });
     new ResizeObserver(() => this.followDown()).observe(this.scroller);
+    // Formulas above are typeset once KaTeX is there: what is below must not move down and up again.
+    new ResizeObserver(() => this.list.querySelector('[data-status="streaming"]') && this.followDown()).observe(this.list);
   }
 
   clear() {
