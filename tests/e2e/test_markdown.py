@@ -296,10 +296,6 @@ GROW_ONE_BLOCK = """async ([text, selector]) => {
       rest.previousElementSibling.append(...rest.childNodes);
       rest.remove();
     }
-    for (const full of copy.querySelectorAll(".dm-full")) {
-      full.removeAttribute("class");
-      full.removeAttribute("style");
-    }
     return copy.innerHTML.replace(/>\\s+</g, "><").trim();
   };
   const kept = known.every((each) => each.isConnected);

@@ -268,18 +268,9 @@ function colourAll(root) {
   for (const code of root.querySelectorAll("pre code")) colourCode(code);
 }
 
-/**
- * Makes an element for more items of a list, after the one that is full. The one before that may be out of view, and is by
- * now: what begins to be skipped in view is a layout shift.
- * @param {HTMLElement} list
- */
+/** Makes an element for more items of a list, after the one that is full. @param {HTMLElement} list */
 function continueList(list) {
   const rest = /** @type {HTMLElement} */ (list.cloneNode());
-  const before = list.matches(".dm-rest") ? list.previousElementSibling : null;
-  if (before instanceof HTMLElement) {
-    before.style.containIntrinsicBlockSize = `auto ${before.getBoundingClientRect().height}px`;
-    before.classList.add("dm-full");
-  }
   if (list instanceof HTMLOListElement) rest.setAttribute("start", String(list.start + list.childElementCount));
   rest.classList.add("dm-rest");
   list.after(rest);
