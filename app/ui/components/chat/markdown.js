@@ -150,7 +150,8 @@ export class StreamingMarkdown {
       return;
     }
     this.#draw();
-    this.tail.className = "dm-part"; // and what is in it stays where it is: moved, it would be laid out again
+    // A long list keeps it: with another class around it, the browser lays all of it out again.
+    if (!this.openList) this.tail.className = "dm-part";
   }
 
   #draw() {
