@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { GrowingBlocks, toHtml } from "../../app/ui/components/chat/markdown_blocks.js";
 import { isDisplayed, texOf } from "../../app/ui/components/chat/math_syntax.js";
 import { markdownTree } from "../../app/ui/widget/message_text.js";
+import { draw } from "./drawing_in_pieces.js";
 
 /** The formulas in HTML: [kind, source]. */
 const formulas = (html) => [...html.matchAll(/<code class="math-(\w+)">([^<]*)<\/code>/g)].map(([, kind, source]) => [kind, source.replaceAll("&amp;", "&").replaceAll("&#39;", "'")]);
@@ -75,16 +76,7 @@ test("every piece may be the last: a cut at any character shows the same in piec
   for (let end = 1; end <= MIXED.length; end++) {
     const text = MIXED.slice(0, end);
     for (const step of [1, 7]) {
-      const blocks = new GrowingBlocks();
-      let [complete, growing] = ["", ""];
-      for (let at = 0; at < text.length; at += step) {
-        blocks.append(text.slice(at, at + step));
-        const drawing = blocks.draw();
-        if ("appended" in drawing) continue;
-        complete += drawing.complete;
-        growing = drawing.growing;
-      }
-      assert.equal((complete + growing).trimEnd(), toHtml(text).trimEnd(), JSON.stringify(text.slice(-40)));
+      assert.equal(draw(text, step).html.trimEnd(), toHtml(text).trimEnd(), JSON.stringify(text.slice(-40)));
     }
   }
 });
