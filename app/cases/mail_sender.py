@@ -8,6 +8,7 @@ import smtplib
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -120,12 +121,14 @@ class _Attempt:
         self.result: asyncio.Future[None] = self._loop.create_future()
         self._lock = threading.Lock()
         self._smtp: smtplib.SMTP | None = None
-        self._is_abandoned = False
+        self._is_abandoned = self._is_sent = False
         threading.Thread(target=self._run, name="mail", daemon=True).start()
 
     def abandon(self) -> None:
         """Ends the attempt, if it has not ended: the thread hands over nothing any more."""
         with self._lock:
+            if self._is_sent:
+                return  # the result is on its way
             self._is_abandoned = True
             connection = self._smtp.sock if self._smtp is not None else None
         if connection is not None:
@@ -159,9 +162,21 @@ class _Attempt:
                 if self._is_abandoned:
                     return
                 self._smtp = smtp
-            _send(smtp, self._mail, self._recipient, self._server)
+            _send(smtp, self._mail, self._recipient, self._server, self._check)
+            with self._lock:
+                self._is_sent = True
         finally:
             smtp.close()  # what it answers to QUIT changes nothing
+
+    def _check(self) -> None:
+        """Ends the thread's work if it was abandoned while the connection had no socket that could be shut down.
+
+        Raises:
+            OSError: it was.
+        """
+        with self._lock:
+            if self._is_abandoned:
+                raise OSError("The process stops.")
 
 
 def compose(due: DueMail, sender: str) -> EmailMessage:
@@ -197,10 +212,14 @@ def _connect(server: MailServer) -> smtplib.SMTP:
     return smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_SECONDS)
 
 
-def _send(smtp: smtplib.SMTP, mail: EmailMessage, recipient: str, server: MailServer) -> None:
+def _send(
+    smtp: smtplib.SMTP, mail: EmailMessage, recipient: str, server: MailServer, check: Callable[[], None]
+) -> None:
+    """Sends the mail. ``check`` is called once the connection has the socket that it keeps, and may end the sending."""
     try:
         if server.tls == "starttls":
             smtp.starttls(context=ssl.create_default_context())
+            check()
         if server.user is not None:
             smtp.login(server.user, server.password or "")
         smtp.send_message(mail, to_addrs=[recipient])

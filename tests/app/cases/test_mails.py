@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import smtplib
+import socket
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +17,7 @@ from app.cases import mail_sender
 from app.cases.mail_sender import MailSender
 from app.domain.case_views import CaseEventView
 from app.domain.cases import CaseEventKind
-from app.domain.reply_mails import RETRY_SECONDS, MailServer, ReplyMailStatus
+from app.domain.reply_mails import RETRY_SECONDS, MailServer, MailTls, ReplyMailStatus
 from app.errors import NotAllowed
 from app.services.container import Services
 from app.store.cases.agent_cases import AgentCases
@@ -40,12 +43,14 @@ async def desk(services: Services) -> SupportDesk:
     return replace(opened, cases=replace(opened.cases, agents=agents))
 
 
-def sender(desk: SupportDesk, smtp: SmtpServer, password: str = PASSWORD, lease_seconds: float = 600) -> MailSender:
+def sender(
+    desk: SupportDesk, smtp: SmtpServer, password: str = PASSWORD, lease_seconds: float = 600, tls: MailTls = "none"
+) -> MailSender:
     mails = ReplyMails(desk.database, desk.cases.signals, lease_seconds=lease_seconds)
     server = MailServer(
         host="127.0.0.1",
         port=smtp.port,
-        tls="none",
+        tls=tls,
         sender=f"The shop <{USER}>",
         user=USER,
         password=password,
@@ -278,6 +283,40 @@ async def test_a_process_that_stops_waits_for_no_server_that_hangs_and_the_next_
     assert len({mail["Message-ID"] for mail in smtp.mails}) == 1
     assert len(smtp.raw) == (2 if has_it else 1)  # SMTP cannot be asked
     assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAILED]
+
+
+async def test_a_process_that_stops_while_a_connection_is_encrypted_sends_nothing_after_it(
+    desk: SupportDesk, smtp: SmtpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is another one then, which nothing shut down."""
+    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def encrypt_slowly(client: smtplib.SMTP, **_: object) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        client.sock, client.file = socket.create_connection(("127.0.0.1", smtp.port)), None
+        client.getreply()
+        client.ehlo()
+
+    def end(attempt: mail_sender._Attempt, error: Exception | None) -> None:
+        ended.set()
+        original(attempt, error)
+
+    original = mail_sender._Attempt._end
+    monkeypatch.setattr(mail_sender._Attempt, "_end", end)
+    monkeypatch.setattr(smtplib.SMTP, "starttls", encrypt_slowly)
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    one = sender(desk, smtp, tls="starttls")
+    sending = asyncio.create_task(one.send_due())
+    await asyncio.to_thread(begun.wait, 30)
+    await one.close(0)
+    await sending
+    goes_on.set()
+    assert await asyncio.to_thread(ended.wait, 30)
+    assert smtp.raw == []
+    assert await statuses(desk) == [ReplyMailStatus.PENDING]
 
 
 async def test_processes_that_look_at_once_send_a_mail_once(desk: SupportDesk, smtp: SmtpServer) -> None:
