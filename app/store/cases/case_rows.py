@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select
@@ -109,24 +109,14 @@ def case_view_of(case: SupportCase, contact: Contact, assignee: str | None, tags
 
 def case_messages(session: Session, *which: ColumnElement[bool], limit: int | None = None) -> list[CaseMessage]:
     """The messages of cases that satisfy all conditions, oldest first; with a limit, the newest of them."""
-    return read_messages(session, messages_query(*which).limit(limit))
-
-
-def messages_query(*which: ColumnElement[bool]) -> Select[tuple[Message, str]]:
-    """The query for :func:`read_messages`: the messages of cases that satisfy all conditions, newest first."""
-    return (
+    query = (
         select(Message, SupportCase.id)
         .join(SupportCase, SupportCase.conversation_id == Message.conversation_id)
         .where(Message.deletion.is_(None), *which)
         .order_by(Message.created_at.desc(), Message.position.desc(), Message.id.desc())
+        .limit(limit)
     )
-
-
-def read_messages(
-    session: Session, query: Select[tuple[Message, str]], given: Mapping[str, Any] | None = None
-) -> list[CaseMessage]:
-    """The messages that a query finds, oldest first."""
-    rows = session.execute(query, given).all()[::-1]
+    rows = session.execute(query).all()[::-1]
     names = actor_names(session, ((message.author_kind, message.author_id) for message, _ in rows))
     files = attachments_of(session, [message.id for message, _ in rows])
     return [

@@ -5,10 +5,8 @@ A thousand visitors have a stream each, which look again and again: the first qu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, literal, select
 
@@ -21,8 +19,6 @@ from app.store.db.case_models import Contact, Satisfaction, SupportCase, Visitor
 from app.store.db.database import Database
 from app.store.db.models import UtcDateTime
 from app.store.db.prepared_statements import Prepared
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +69,6 @@ class ContactLooks:
         self._database = database
         self._visitors = visitors
 
-    async def state(self, contact_id: str, inbox_id: str, token_hash: str) -> ContactState | None:
-        """What the contact's case is now; None if the token is not this contact's any more."""
-        found = await self._read(contact_id, inbox_id, token_hash, lambda _connection, _state: None)
-        return found[0] if found is not None else None
-
     async def look(
         self,
         contact_id: str,
@@ -94,7 +85,20 @@ class ContactLooks:
         There is no look if there is no case, or its inbox was deleted, or while the state is ``unless``.
         """
 
-        def work(connection: Connection, state: ContactState) -> ContactLook | None:
+        now = datetime.now(UTC)
+        given = {"token_hash": token_hash, "now": now, "contact_id": contact_id, "inbox_id": inbox_id}
+
+        def read(connection: Connection) -> tuple[datetime, ContactState, ContactLook | None] | None:
+            row = _STATE.row(connection, given)
+            if row is None:
+                return None
+            seen_at, newest_id, revision, status, resolved_at = row
+            state = ContactState()
+            if newest_id is not None and not is_over(CaseStatus(status), resolved_at, now):
+                state = ContactState(newest_id, revision)
+            return seen_at, state, look(connection, state)
+
+        def look(connection: Connection, state: ContactState) -> ContactLook | None:
             found = newest_case(connection, contact_id) if state.case_id is not None and state != unless else None
             if found is None:
                 return None
@@ -108,28 +112,9 @@ class ContactLooks:
                 is_rated=is_resolved and _RATED.row(connection, {"case_id": case.id}) is not None,
             )
 
-        return await self._read(contact_id, inbox_id, token_hash, work)
-
-    async def _read(
-        self, contact_id: str, inbox_id: str, token_hash: str, work: Callable[[Connection, ContactState], Result]
-    ) -> tuple[ContactState, Result] | None:
-        """Reads the state and what ``work`` reads, in one transaction."""
-        now = datetime.now(UTC)
-        given = {"token_hash": token_hash, "now": now, "contact_id": contact_id, "inbox_id": inbox_id}
-
-        def read(connection: Connection) -> tuple[datetime, ContactState, Result] | None:
-            row = _STATE.row(connection, given)
-            if row is None:
-                return None
-            seen_at, case_id, revision, status, resolved_at = row
-            state = ContactState()
-            if case_id is not None and not is_over(CaseStatus(status), resolved_at, now):
-                state = ContactState(case_id, revision)
-            return seen_at, state, work(connection, state)
-
         found = await self._database.read_rows(read)
         if found is None:
             return None
-        seen_at, state, result = found
+        seen_at, state, seen = found
         await self._visitors.see(token_hash, contact_id, seen_at, now)
-        return state, result
+        return state, seen

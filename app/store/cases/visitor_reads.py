@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, exists, select
+from sqlalchemy import Connection, and_, bindparam, exists, select
 
 from app.domain.case_views import AttachmentView, CaseMessage, CaseView, InboxView
 from app.domain.cases import AuthorKind
@@ -18,7 +18,7 @@ from app.store.cases.inboxes import INBOX, inbox_view
 from app.store.chat.conversation_list import tags_in
 from app.store.db.case_models import CaseAttachment, Contact, Inbox, SupportCase
 from app.store.db.models import Account, Message
-from app.store.db.prepared_statements import PlainRows, Prepared
+from app.store.db.prepared_statements import PlainRows, Prepared, is_among
 from app.store.db.rows import shown_name
 
 
@@ -63,9 +63,11 @@ _OF_BOT = Prepared(_TALK.where(Message.position >= SupportCase.bot_from))
 _OF_CONTACT = Prepared(
     _TALK.where(SupportCase.contact_id == bindparam("contact_id"), Message.position > bindparam("after"))
 )
-_FILES: Select[Any] = select(
-    CaseAttachment.message_id, CaseAttachment.id, CaseAttachment.name, CaseAttachment.type, CaseAttachment.size
-).order_by(CaseAttachment.id)
+_FILES = Prepared(
+    select(CaseAttachment.message_id, CaseAttachment.id, CaseAttachment.name, CaseAttachment.type, CaseAttachment.size)
+    .where(is_among(CaseAttachment.message_id, "ids"))
+    .order_by(CaseAttachment.id)
+)
 
 
 def case_with_inbox(connection: Connection, case_id: str) -> CaseWithInbox | None:
@@ -102,14 +104,18 @@ def _case(connection: Connection, row: Sequence[Any] | None) -> CaseWithInbox | 
 
 
 def _messages(connection: Connection, statement: Prepared, given: Mapping[str, Any]) -> list[CaseMessage]:
-    found = []
-    for *values, contact_name, agent_name, has_files in reversed(statement.rows(connection, given)):
-        message = _MESSAGE.read(values)
-        files = _files(connection, message.id) if has_files else ()
-        found.append(message_view(message, given["case_id"], contact_name or agent_name, files))
+    rows = [
+        (_MESSAGE.read(values), contact_name or agent_name, has_files)
+        for *values, contact_name, agent_name, has_files in reversed(statement.rows(connection, given))
+    ]
+    files = _files(connection, [message.id for message, _, has_files in rows if has_files])
+    return [message_view(message, given["case_id"], name, files.get(message.id, ())) for message, name, _ in rows]
+
+
+def _files(connection: Connection, message_ids: Sequence[str]) -> dict[str, tuple[AttachmentView, ...]]:
+    """The files of these messages, by message."""
+    found: dict[str, tuple[AttachmentView, ...]] = {}
+    if message_ids:
+        for message_id, *values in _FILES.rows(connection, {"ids": message_ids}):
+            found[message_id] = (*found.get(message_id, ()), AttachmentView(*values))
     return found
-
-
-def _files(connection: Connection, message_id: str) -> tuple[AttachmentView, ...]:
-    rows = connection.execute(_FILES.where(CaseAttachment.message_id == message_id))
-    return tuple(AttachmentView(row.id, row.name, row.type, row.size) for row in rows)

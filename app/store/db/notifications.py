@@ -41,10 +41,10 @@ class Channel(StrEnum):
 _NOTIFY = Prepared(select(func.pg_notify(bindparam("channel", type_=Text()), bindparam("payload", type_=Text()))))
 
 
-def notify(session: Session, channel: Channel, turn_id: str) -> None:
+def notify(session: Session, channel: Channel, payload: str) -> None:
     """Notifies all listening processes when this transaction commits. Does nothing on SQLite: there is one process."""
     if is_postgres(session):
-        _NOTIFY.rows(session.connection(), {"channel": channel.value, "payload": turn_id})
+        _NOTIFY.rows(session.connection(), {"channel": channel.value, "payload": payload})
 
 
 class Notifications:

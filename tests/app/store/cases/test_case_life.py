@@ -91,18 +91,23 @@ async def test_a_visitors_stream_learns_of_each_change_and_of_the_end_of_its_tok
     desk = await open_desk(services)
     cases, contact, inbox = desk.cases, desk.contact, desk.inbox.id
     visitor = await cases.visitors.create(inbox, "a hash")
-    assert await cases.looks.state(visitor.contact.id, inbox, "a hash") == ContactState()
-    assert await cases.looks.state(contact, inbox, "a hash") is None  # another contact's token
+
+    async def state(contact_id: str) -> ContactState | None:
+        found = await cases.looks.look(contact_id, inbox, "a hash")
+        return found[0] if found is not None else None
+
+    assert await state(visitor.contact.id) == ContactState()
+    assert await state(contact) is None  # another contact's token
     _, case = await cases.contacts.write(visitor.contact.id, "Hello?")
-    states = [await cases.looks.state(visitor.contact.id, inbox, "a hash")]
+    states = [await state(visitor.contact.id)]
     await cases.agents.reply(desk.ann, case.id, "Hi")
-    states.append(await cases.looks.state(visitor.contact.id, inbox, "a hash"))
+    states.append(await state(visitor.contact.id))
     await cases.agents.resolve(desk.ann, case.id)
-    states.append(await cases.looks.state(visitor.contact.id, inbox, "a hash"))
-    assert {state.case_id for state in states if state is not None} == {case.id}
-    assert len({state.revision for state in states if state is not None}) == 3
+    states.append(await state(visitor.contact.id))
+    assert {each.case_id for each in states if each is not None} == {case.id}
+    assert len({each.revision for each in states if each is not None}) == 3
     await cases.visitors.identify("a hash", "a new hash", external_id="customer 1")
-    assert await cases.looks.state(visitor.contact.id, inbox, "a hash") is None
+    assert await state(visitor.contact.id) is None
 
 
 async def test_cases_are_read_by_members_and_changed_by_agents(services: Services) -> None:
