@@ -126,6 +126,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         stop_reason=last.stop_reason,
         prompt_tokens=next((delta.prompt_tokens for delta in deltas if delta.prompt_tokens is not None), None),
         cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),
+        queue_seconds=next((delta.queue_seconds for delta in deltas if delta.queue_seconds is not None), None),
         progress=last.progress,
         timings=last.timings,
         index=last.index,

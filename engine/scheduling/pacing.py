@@ -76,16 +76,17 @@ class Pacing:
         points.append(_Point(prompt_tokens, added))
         self._curve[size] = _Point(median([one.tokens for one in points]), median([one.seconds for one in points]))
 
-    def max_prompt_tokens(self, decodes: int, readers: int, steps: int = 1) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, readers: int, steps: int = 1) -> int:
         """Returns the maximum number of prompt tokens in the next step.
 
         At least 1; together with the decodes at most ``max_batched_tokens``. A step may take longer the more readers
-        wait: up to :data:`MAX_COUNTED_READERS`, and beyond them where more wait than read, since a reader who waits
-        then counts as much as one whose reply is being decoded.
+        wait: up to :data:`MAX_COUNTED_READERS`, and beyond them where more prompts wait than replies are decoded, since
+        a prompt then counts as much as a reply.
 
         Args:
             decodes: decodes in the step; at least 1, and less than ``max_batched_tokens``.
-            readers: readers who wait for prompts that could be computed in it; at least 1.
+            prompts: requests whose prompts could be computed in it; at least 1.
+            readers: who wait for these prompts; at least 1.
             steps: number of steps computed before prompt tokens can be computed again. The time that prompt tokens may
                 add grows in proportion.
         """
@@ -93,7 +94,7 @@ class Pacing:
         alone = self.decode_seconds(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
-            share = max(steps, min(readers, MAX_COUNTED_READERS), readers / decodes)
+            share = max(steps, min(readers, MAX_COUNTED_READERS), prompts / decodes)
             within = _tokens_within(curve, (MAX_STEP_RATIO - 1) * alone * share)
             min_tokens = _min_worthwhile_tokens(curve, alone)
             wanted = max(within, min_tokens)

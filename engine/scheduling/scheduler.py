@@ -46,12 +46,13 @@ class Clock(Protocol):
 class PacingPolicy(Protocol):
     """Limits the prompt tokens of a step while replies are being decoded."""
 
-    def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, readers: int, steps: int) -> int:
         """Returns the maximum number of prompt tokens in a step, at least 1.
 
         Args:
             decodes: decodes in the step.
-            readers: readers who wait for prompt tokens to be computed, at least 1.
+            prompts: requests with prompt tokens to compute, at least 1.
+            readers: who wait for them, at least 1.
             steps: number of steps computed before prompt tokens can be computed again.
         """
         ...
@@ -435,9 +436,10 @@ class Scheduler:
             return self.max_batched_tokens
         waited_for = [request for request in prompts if not request.is_background]
         # Among several users, each is one reader: many prompts of one user do not slow the others' replies down more.
+        # Requests without a user are one reader's then, and so are those of all visitors of an inbox.
         several = self._fair_share.has_several_users
         readers = len({request.user for request in waited_for}) if several else len(waited_for)
-        return self._pacing.max_prompt_tokens(decodes, max(readers, 1), steps)
+        return self._pacing.max_prompt_tokens(decodes, len(prompts), max(readers, 1), steps)
 
     def _append(self, request: Request, token: int, now: float) -> None:
         """Appends a sampled token, and finishes the request if it is a stop token or the last one allowed."""

@@ -87,3 +87,11 @@ async def test_thinking_and_calls_that_wait_for_a_slow_reader_come_whole() -> No
     assert Reader.deliver(reader.loop, [(reader, deltas)])
     merged = await reader.next()
     assert (merged.reasoning, merged.tool_calls, merged.beam_score) == ("hm", (one, two), -0.5)
+
+
+async def test_how_long_a_request_was_queued_is_told_also_if_the_next_text_comes_with_it() -> None:
+    reader = Reader("r", asyncio.get_running_loop())
+    deltas = [Delta("r", "a", (1,), queue_seconds=0.5), Delta("r", "b", (2,))]
+    assert Reader.deliver(reader.loop, [(reader, deltas)])
+    merged = await reader.next()
+    assert (merged.text, merged.queue_seconds) == ("ab", 0.5)

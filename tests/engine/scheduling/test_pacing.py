@@ -73,7 +73,7 @@ def read(
     seconds: list[float] = []
     position = 0
     while position < prompt:
-        allowed = pacing.max_prompt_tokens(decodes, 1)
+        allowed = pacing.max_prompt_tokens(decodes, 1, 1)
         assert 1 <= allowed <= budget - decodes
         steps.append(min(allowed, prompt - position))
         seconds.append(machine.seconds(decodes, steps[-1], position))
@@ -147,24 +147,24 @@ def test_steps_that_take_no_time_by_a_coarse_clock_are_learned_from_too() -> Non
     pacing = Pacing(BUDGET)
     for decodes, prompt_tokens in ((1, 0), (0, 2), (1, 3), (1, 5)):
         pacing.observe(decodes, prompt_tokens, 0.0)
-    assert 1 <= pacing.max_prompt_tokens(1, 1) < BUDGET
+    assert 1 <= pacing.max_prompt_tokens(1, 1, 1) < BUDGET
 
 
 def test_a_step_takes_longer_the_more_readers_wait() -> None:
     machine = Machine()
     pacing = warmed_up(machine)
     read(pacing, machine, 8)
-    one, two, four, eight = (pacing.max_prompt_tokens(8, readers) for readers in (1, 2, 4, 8))
+    one, two, four, eight = (pacing.max_prompt_tokens(8, 8, readers) for readers in (1, 2, 4, 8))
     assert one < two < four == eight
     expected = (MAX_STEP_RATIO - 1) * machine.seconds(8, 0) * MAX_COUNTED_READERS
     assert machine.seconds(8, four) - machine.seconds(8, 0) <= expected
 
 
-def test_with_more_who_wait_than_who_read_a_step_takes_longer_still() -> None:
+def test_with_more_prompts_than_replies_a_step_takes_longer_still() -> None:
     machine = Machine()
     pacing = warmed_up(machine)
     read(pacing, machine, 2)
-    eight, ten, many = (pacing.max_prompt_tokens(2, readers) for readers in (8, 10, 1000))
+    eight, ten, many = (pacing.max_prompt_tokens(2, prompts, 1) for prompts in (8, 10, 1000))
     assert eight < ten < many == BUDGET - 2
     expected = (MAX_STEP_RATIO - 1) * machine.seconds(2, 0) * 4
     assert machine.seconds(2, eight) - machine.seconds(2, 0) <= expected
@@ -172,9 +172,9 @@ def test_with_more_who_wait_than_who_read_a_step_takes_longer_still() -> None:
 
 def test_a_machine_that_is_not_known_yet_begins_with_little() -> None:
     pacing = Pacing(BUDGET)
-    assert pacing.max_prompt_tokens(4, 1) <= 2 * TILE_ROWS
+    assert pacing.max_prompt_tokens(4, 1, 1) <= 2 * TILE_ROWS
     pacing.observe(4, 0, 0.01)
-    assert pacing.max_prompt_tokens(4, 1) <= 2 * TILE_ROWS
+    assert pacing.max_prompt_tokens(4, 1, 1) <= 2 * TILE_ROWS
 
 
 seconds = st.floats(0, 0.1)

@@ -76,9 +76,9 @@ class ArbitraryPacing:
         self._random = Random(budget)
         self.given: int | None = None
 
-    def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, readers: int, steps: int) -> int:
         assert decodes >= 1
-        assert readers >= 1
+        assert prompts >= readers >= 1
         self.given = self._random.randint(1, self._budget - decodes)
         return self.given
 
@@ -367,8 +367,8 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
     class PacingPolicy:
         calls: ClassVar[list[tuple[int, int]]] = []
 
-        def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
-            self.calls.append((decodes, readers))
+        def max_prompt_tokens(self, decodes: int, prompts: int, readers: int, steps: int) -> int:
+            self.calls.append((decodes, prompts))
             return 3
 
     scheduler = make_scheduler(40, budget=16, pacing=PacingPolicy())
@@ -397,7 +397,7 @@ def test_of_several_users_each_who_waits_is_one_reader() -> None:
     class PacingPolicy:
         calls: ClassVar[list[int]] = []
 
-        def max_prompt_tokens(self, decodes: int, readers: int, steps: int) -> int:
+        def max_prompt_tokens(self, decodes: int, prompts: int, readers: int, steps: int) -> int:
             self.calls.append(readers)
             return 1
 
