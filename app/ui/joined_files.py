@@ -77,18 +77,23 @@ def join_modules(root: Path, entries: Sequence[str]) -> str:
     """
     names = find_modules(root, entries)
     variables = {name: f"$module{number}" for number, name in enumerate(names)}
-    parts = [f"const {variables[name]} = {_as_function(root, name, variables)};" for name in names]
+    known: dict[str, dict[str, str]] = {}  # what each module exports
+    parts = [f"const {variables[name]} = {_as_function(root, name, variables, known)};" for name in names]
     exported = ", ".join(f"{json.dumps(name)}: {variables[name]}" for name in entries)
     return "\n".join([*parts, f"export const modules = {{ {exported} }};\n"])
 
 
-def _as_function(root: Path, name: str, variables: dict[str, str]) -> str:
+def _as_function(root: Path, name: str, variables: dict[str, str], known: dict[str, dict[str, str]]) -> str:
     source = without_comments((root / name).read_text("utf-8"))
-    exports: dict[str, str] = {}  # what it is inside, by its name outside
+    exports = known[name] = {}  # what it is inside, by its name outside
 
     def replace_from(statement: re.Match[str]) -> str:
-        module = variables[_resolve(root, name, statement["path"])]
+        path = _resolve(root, name, statement["path"])
+        module = variables[path]
         pairs = _pairs(statement["names"] or "")
+        for inside in [inside for inside, _ in pairs] + ["default"] * bool(statement["default"]):
+            if inside not in known[path]:
+                raise ValueError(f"{name} takes {inside} from {path}, which exports no such name in a known way.")
         if statement["kind"] == "export":
             exports.update((outside, f"{module}.{inside}") for inside, outside in pairs)
             return ""

@@ -60,6 +60,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     survive_lost_requests()
     is_preloaded = preload(PRELOADS)
     serve_assets(app, lambda folder: HashedFiles(directory=folder))
+    for file in JOINED_FILES.values():
+        file.read()  # a source that is missing stops the start, and not each browser
     app.mount(FILES_URL, PageFiles(directory=STATIC_DIR, joined=JOINED_FILES), name="ui-static")
     page = _queued_page(services)
     app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")

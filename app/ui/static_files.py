@@ -31,7 +31,7 @@ FILES_URL = "/ui/static"
 SUFFIXES = frozenset({".js", ".mjs", ".css", ".svg", ".woff2"})
 _COMPRESSED = SUFFIXES - {".woff2"}  # which is compressed itself
 _MIN_BYTES = 500  # a smaller file would hardly shrink
-_MAX_FILES = 400  # whose compressed bytes are kept, a few KB each; the least recently used one goes
+_MAX_FILES = 400  # whose compressed bytes are kept, mostly a few KB each; the least recently used one goes
 
 
 class PageFiles(StaticFiles):

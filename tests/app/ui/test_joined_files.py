@@ -75,6 +75,12 @@ def test_what_cannot_be_joined_is_refused(tmp_path: Path, statement: str) -> Non
         join_modules(tmp_path, ["a.js"])
 
 
+def test_a_name_that_is_not_exported_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, a='import { b, c } from "./b.js";\n', b="export const b = 1, c = 2;\n")
+    with pytest.raises(ValueError, match=r"a\.js takes c from b\.js"):
+        join_modules(tmp_path, ["a.js"])
+
+
 def test_modules_that_import_each_other_are_refused(tmp_path: Path) -> None:
     write(tmp_path, a='import { b } from "./b.js";\n', b='import { a } from "./a.js";\n')
     with pytest.raises(ValueError, match=r"import each other: a\.js, b\.js, a\.js"):

@@ -85,7 +85,8 @@ function isMark({ type, raw, text = "", label }, index) {
   }
   const shown = typeof label === "string" ? label : text;
   const start = shown === "" ? -1 : raw.indexOf(shown, FENCE.test(raw) ? raw.indexOf("\n") : 0);
-  return start === -1 || index < start || index >= start + shown.length;
+  if (shown === "") return true;
+  return start !== -1 && (index < start || index >= start + shown.length); // where it stands may be unknown
 }
 
 /**

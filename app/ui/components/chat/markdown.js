@@ -73,7 +73,9 @@ function toFragment(html) {
 // one, with everything in them, as soon as a page has a formula: its own styles for MathML have `~ :nth-child(2n)`. So the
 // blocks after these stand in an element of their own, at the end.
 const MAX_SIBLINGS = 24;
-const MAX_ITEMS = 100; // of a growing list that stand in one element: the browser goes through all of them for each new one
+// Of a growing list that stand in one element: the browser goes through all of them for each new one. Until the page is
+// opened again, a screen reader so tells of several lists.
+const MAX_ITEMS = 100;
 const SLICE = 1500; // characters that are drawn in one frame, at least; of a burst a sixteenth, so that it is caught up with
 
 // Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
@@ -249,6 +251,7 @@ export class StreamingMarkdown {
     }
     colourAll(block);
     const added = listOf(block);
+    if (added && list.lastChild instanceof Text) while (added.firstChild instanceof Text) added.firstChild.remove();
     if (added) list.append(...added.childNodes); // with the line breaks between them, for those who read the text alone
     return true;
   }

@@ -64,8 +64,9 @@ export const toHtml = (text) => marked.parser(lex(text));
 
 // A link reference definition may follow the text that uses it. A footnote's text stands where it is written.
 const HAS_DEFINITION = /^ {0,3}\[(?!\^)[^\]\n]+\]:/m;
-// The number of a list's next item, before its full stop has arrived: so far it is a paragraph below the list.
-const ITEM_NUMBER = /^ {0,3}\d{1,9}\s*$/;
+// What may become another block below a list: a number, which is a paragraph before its full stop has arrived, or a
+// character that begins an item, a rule or emphasis.
+const UNDECIDED = /^ {0,3}(?:\d{1,9}|[-+*]|([-*_])(?:[ \t]*\1){2,})\s*$/;
 const MAY_CLOSE = /^ {0,3}[`~]+ *$/m; // a line that closes a code block, or its beginning
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
 
@@ -170,7 +171,7 @@ export class GrowingBlocks {
     const { tokens, start, kept } = this.#lexRest();
     let last = lastBlock(tokens, tokens.length - 1);
     const before = lastBlock(tokens, last - 1);
-    if (before >= 0 && tokens[before].type === "list" && ITEM_NUMBER.test(tokens[last].raw)) last = before;
+    if (before >= 0 && tokens[before].type === "list" && UNDECIDED.test(tokens[last].raw)) last = before;
     else if (before >= 0 && last >= 0 && tokens[last].mayChange) last = before; // and become a part of the one before
     const complete = tokens.slice(0, Math.max(last, 0));
     const growing = tokens.slice(Math.max(last, 0));

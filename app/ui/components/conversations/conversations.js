@@ -175,11 +175,13 @@ export class Conversations extends Component {
     this.note.hidden = !text;
   }
 
-  /** How many of the rows are down to the end of the view; all of them while some are being selected. */
+  /** How many of the rows are down to the end of the view, or to the open or the focused one; all while selecting. */
   get reach() {
     const { scrollTop, clientHeight, scrollHeight } = this.frame;
     const share = this.selection.isOn ? 1 : Math.min(1, (scrollTop + clientHeight) / Math.max(1, scrollHeight));
-    return Math.ceil(this.#rows().length * share);
+    const rows = this.#rows();
+    const isHeld = (/** @type {HTMLElement} */ row) => row.dataset.id === this.#current || row.contains(document.activeElement);
+    return Math.max(rows.findLastIndex(isHeld) + 1, Math.ceil(rows.length * share));
   }
 
   /** Says nothing about an empty list, until the page shows the first one. */
@@ -194,6 +196,7 @@ export class Conversations extends Component {
     const row = this.#rowOf(id);
     for (const each of [before, row]) if (each) this.#markRow(each);
     this.#setTabStop(row ?? this.#firstRow);
+    row?.scrollIntoView({ block: "nearest" }); // one that was opened by key may be below the view
   }
 
   /** Takes a conversation out of the list. The focus goes to its neighbour, unless it is elsewhere. @param {string} id */
