@@ -16,7 +16,7 @@ class KnowledgeSearch:
     """Finds passages among the collections that a user may use.
 
     Args:
-        bot_replies: how many replies of the bot may search at once, all as one user, the inbox's account.
+        bot_replies: how many replies of the bot may wait for a search, all as one user, the inbox's account.
     """
 
     def __init__(self, chunks: HybridSearch, bot_replies: int = 0) -> None:
