@@ -218,7 +218,7 @@ async def test_no_file_of_the_server_is_served(here: Desk, ben: httpx.AsyncClien
     for address in ("http://127.0.0.1/", "https://example.com/", "http://169.254.169.254/"):
         assert (await ben.get(f"/gradio_api/file={address}")).status_code == 403
     for path in ("/assets/..%2f..%2f..%2froutes.py", "/static/..%2f__init__.py", "/svelte/..%2f..%2froutes.py"):
-        assert (await ben.get(path)).status_code == 403
+        assert (await ben.get(path)).status_code in (403, 404)  # by Gradio, or by what serves its scripts in its place
 
 
 async def test_what_the_page_does_not_use_is_closed(ben: httpx.AsyncClient) -> None:
