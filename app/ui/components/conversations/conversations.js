@@ -196,7 +196,13 @@ export class Conversations extends Component {
     const row = this.#rowOf(id);
     for (const each of [before, row]) if (each) this.#markRow(each);
     this.#setTabStop(row ?? this.#firstRow);
-    row?.scrollIntoView({ block: "nearest" }); // one that was opened by key may be below the view
+    if (row) this.#scrollTo(row);
+  }
+
+  /** Scrolls the list as far as shows a row: one that was opened by key may be below the view. @param {HTMLElement} row */
+  #scrollTo(row) {
+    const [view, place] = [this.frame.getBoundingClientRect(), row.getBoundingClientRect()];
+    this.frame.scrollTop += Math.max(0, place.bottom - view.bottom) + Math.min(0, place.top - view.top);
   }
 
   /** Takes a conversation out of the list. The focus goes to its neighbour, unless it is elsewhere. @param {string} id */
