@@ -20,7 +20,6 @@ SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
 PASSWORD = "four words make one"
 #: Just when the page goes away because the person has signed out, it hears that the list is refused.
 ASK_ONCE_SIGNED_OUT = """async () => {
-  const { api } = await import("/ui/static/shared/api.js");
   const { fetch } = window;
   window.fetch = async (path, options) => {
     const response = await fetch(path, options);
@@ -28,7 +27,7 @@ ASK_ONCE_SIGNED_OUT = """async () => {
     const refusal = await fetch("/api/conversations");
     const said = await refusal.text();
     window.fetch = async () => new Response(said, refusal);
-    setTimeout(() => api.listConversations({}).catch(() => {}), 0);
+    setTimeout(() => document.dispatchEvent(new Event("visibilitychange")), 0); // the page looks for news
     return response;
   };
 }"""
