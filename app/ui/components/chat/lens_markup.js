@@ -52,7 +52,8 @@ function paint(token, places, bits, styles) {
   const own = styles | (OF_TYPE[token.type] ?? 0);
   const parts = partsOf(token);
   if (parts === null) {
-    for (const [index, place] of places.entries()) bits[place] = own | (isMark(token, index) ? MARK : 0);
+    const [start, end] = shownOf(token);
+    for (const [index, place] of places.entries()) bits[place] = own | (index < start || index >= end ? MARK : 0);
     return;
   }
   for (const place of places) bits[place] = own | MARK;
@@ -75,18 +76,23 @@ function partsOf(token) {
   return token.tokens?.length > 0 ? token.tokens : null;
 }
 
-/** Whether a character of a token without others in it is taken away. @param {Token} token @param {number} index */
-function isMark({ type, raw, text = "", label }, index) {
-  if (PLAIN.has(type)) return false;
-  if (type === "escape") return index === 0;
+/**
+ * From where to where the source of a token without others in it is shown; what is around that are marks. All of it, if
+ * that is unknown.
+ * @param {Token} token @returns {[start: number, end: number]}
+ */
+function shownOf({ type, raw, text = "", label }) {
+  const all = /** @type {[number, number]} */ ([0, raw.length]);
+  if (PLAIN.has(type)) return all;
+  if (type === "escape") return [1, raw.length];
   if (type === "math" || type === "mathBlock") {
     const found = MATH.exec(raw);
-    return found !== null && (index < raw.indexOf(found[1]) + found[1].length || index >= raw.lastIndexOf(found[2]));
+    return found ? [raw.indexOf(found[1]) + found[1].length, raw.lastIndexOf(found[2])] : all;
   }
   const shown = typeof label === "string" ? label : text;
-  const start = shown === "" ? -1 : raw.indexOf(shown, FENCE.test(raw) ? raw.indexOf("\n") : 0);
-  if (shown === "") return true;
-  return start !== -1 && (index < start || index >= start + shown.length); // where it stands may be unknown
+  if (shown === "") return [raw.length, raw.length];
+  const start = raw.indexOf(shown, FENCE.test(raw) ? raw.indexOf("\n") : 0);
+  return start === -1 ? all : [start, start + shown.length];
 }
 
 /**
