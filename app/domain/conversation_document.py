@@ -118,7 +118,9 @@ class TurnDocument(_Part):
     tokens_per_second: Measure | None = None
     tokenize_ms: Measure | None = Field(None, description="Milliseconds to render and tokenize the prompt.")
     queue_ms: Measure | None = Field(None, description="Milliseconds until the first step; part of ttft_ms.")
-    decode_ms: Measure | None = Field(None, description="Milliseconds from the first token to the last.")
+    decode_ms: Measure | None = Field(
+        None, description="Milliseconds from the first token to the last, in each round of tools."
+    )
     delivery_ms: Measure | None = Field(None, description="Milliseconds from sampling the last tokens to their text.")
     draft_tokens: Count | None = Field(None, description="Tokens guessed by speculative decoding and verified.")
     accepted_draft_tokens: Count | None = None

@@ -15,7 +15,9 @@ def upgrade() -> None:
     for column in (
         sa.Column("tokenize_ms", sa.Float(), nullable=True, comment="Rendering and tokenizing the prompt."),
         sa.Column("queue_ms", sa.Float(), nullable=True, comment="From arrival to the first step; part of ttft_ms."),
-        sa.Column("decode_ms", sa.Float(), nullable=True, comment="From the first token to the last."),
+        sa.Column(
+            "decode_ms", sa.Float(), nullable=True, comment="From the first token to the last, in each round of tools."
+        ),
         sa.Column("delivery_ms", sa.Float(), nullable=True, comment="From sampling the last tokens to their text."),
         sa.Column(
             "draft_tokens", sa.BigInteger(), nullable=True, comment="Guessed by speculative decoding and verified."

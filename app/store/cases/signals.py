@@ -10,7 +10,7 @@ from app.store.db.notifications import Channel, Notifications
 
 
 class CaseSignals:
-    """Wakes the readers of cases and of inboxes. Belongs to one event loop.
+    """Wakes the readers of cases, of inboxes and of contacts. Belongs to one event loop.
 
     Args:
         notifications: hints of the other processes.
@@ -21,14 +21,14 @@ class CaseSignals:
         self._watched: dict[str, set[asyncio.Event]] = {}
 
     def changed(self, *ids: str) -> None:
-        """Wakes the readers of these cases and inboxes, after the commit."""
+        """Wakes the readers of these cases, inboxes and contacts, after the commit."""
         for id in ids:
             for event in self._watched.get(id, ()):
                 event.set()
 
     @contextmanager
     def watch(self, ids: Iterable[str]) -> Iterator[asyncio.Event]:
-        """Yields an event that is set when one of these cases or inboxes may have changed. The caller clears it.
+        """Yields an event that is set when one of these may have changed. The caller clears it.
 
         A hint may be lost with a connection: a reader also looks from time to time.
         """

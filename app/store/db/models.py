@@ -535,7 +535,7 @@ class Turn(Base):
     tokens_per_second: Mapped[float | None]
     tokenize_ms: Mapped[float | None] = mapped_column(comment="Rendering and tokenizing the prompt.")
     queue_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first step; part of ttft_ms.")
-    decode_ms: Mapped[float | None] = mapped_column(comment="From the first token to the last.")
+    decode_ms: Mapped[float | None] = mapped_column(comment="From the first token to the last, in each round of tools.")
     delivery_ms: Mapped[float | None] = mapped_column(comment="From sampling the last tokens to their text.")
     draft_tokens: Mapped[int | None] = mapped_column(comment="Guessed by speculative decoding and verified.")
     accepted_draft_tokens: Mapped[int | None]
