@@ -17,10 +17,21 @@ def results(name: str) -> Any:
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-def table(section: str) -> list[list[str]]:
-    """The cells of a section's first table, its header first."""
-    lines = [line for line in PAGE.split(f"## {section}\n")[1].split("\n#")[0].splitlines() if line.startswith("|")]
+def table(section: str, position: int = 0) -> list[list[str]]:
+    """The cells of a table of a section, its header first."""
+    paragraphs = PAGE.split(f"## {section}\n")[1].split("\n#")[0].split("\n\n")
+    lines = [paragraph for paragraph in paragraphs if paragraph.startswith("|")][position].splitlines()
     return [re.split(r" *\| *", line)[1:-1] for line in lines if not line.startswith("| ---")]
+
+
+def figures_of(rows: list[dict[str, Any]], *, own: bool) -> list[float]:
+    """All that was measured of Deskmate, or of its peers."""
+    return [
+        figure
+        for row in rows
+        if (row["engine"] == "deskmate") == own and row["figures"]
+        for figure in row["figures"].values()
+    ]
 
 
 def as_shown(measured: float, cell: str) -> bool:
@@ -38,15 +49,27 @@ def test_every_figure_beside_a_peer_is_one_of_its_run(section: str, date: str, n
         measured = results(f"{date}-bench-amx-{run.split('`')[1]}")["rows"]
         theirs = peer.split()[-1]
         for cell, is_own in ((own, True), (theirs, False)):
-            figures = [
-                row["figures"].values()
-                for row in measured
-                if (row["engine"] == "deskmate") == is_own and row["figures"]
-            ]
-            assert any(as_shown(figure, cell) for values in figures for figure in values), (work, cell)
+            assert any(as_shown(figure, cell) for figure in figures_of(measured, own=is_own)), (work, cell)
         quotient = float(own.replace(",", "")) / float(theirs.replace(",", ""))
         is_time = "token," in work or "first token" in work
         assert float(ratio) == pytest.approx(1 / quotient if is_time else quotient, rel=0.015), work
+
+
+def test_every_figure_of_bursts_is_one_of_its_run() -> None:
+    rows = table("Another Xeon with AMX", 1)[1:]
+    measured = results("2026-11-27-bench-amx-bursts")["rows"]
+    assert len(rows) == 11
+    for work, *cells, ratio in rows:
+        shown = []
+        for cell, is_own in zip(cells, (True, False), strict=True):
+            share = 100 if "multiple" in work else 1
+            number = cell.removesuffix(" %")
+            close = [each / share for each in figures_of(measured, own=is_own) if as_shown(each / share, number)]
+            assert close, (work, cell)
+            shown.append(close[0])
+        if ratio:
+            quotient = shown[0] / shown[1] if "per second" in work or work == "32 chats" else shown[1] / shown[0]
+            assert float(ratio) == pytest.approx(quotient, rel=0.01), work
 
 
 def test_every_figure_beside_all_peers_is_that_of_its_run() -> None:

@@ -33,7 +33,7 @@ _MISFITS = """() => {
     const style = getComputedStyle(element);
     const box = element.getBoundingClientRect();
     if (!element.checkVisibility({ visibilityProperty: true }) || box.width <= 1 || box.height <= 1) continue;
-    if (element.closest("svg") || element.closest(".dk-skip, .u-wrap")) continue;
+    if (element.closest("svg") || element.closest(".dm-skip, .u-wrap")) continue;
     const place = scrolls(element.parentElement) ? null : innerWidth;
     if (place && (box.right > place + 1 || box.left < -1)) found.push(`outside the window: ${name(element)}`);
     if (style.display !== "inline" && !/auto|scroll/.test(style.overflowX) && style.textOverflow !== "ellipsis"
