@@ -48,7 +48,8 @@ inline void apply_epilogue(const PackedLinear& linear, const PackedRows<Weight>&
 
 // ---- SIMD kernels ---------------------------------------------------------------------------------------------------
 
-constexpr int64_t kPrefetchVectors = 16;  // prefetch distance in a stream of weights, in vectors, which are cache lines
+// Prefetch distances in a stream of weights, in vectors, which are cache lines: into the L1 and into the L2 cache.
+constexpr int64_t kPrefetchVectors = 16, kFarPrefetchVectors = 64;
 constexpr int64_t kCachedOutputs = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
 
 // Adds the products of kRows rows and kPanels panels to sums, for one register of each panel's outputs.
@@ -56,7 +57,7 @@ template <typename Weight, int64_t kPanels, int64_t kRows, typename RegisterSums
 inline __attribute__((always_inline)) void add_products(const PackedLinear& linear, PackedRows<Weight>& rows,
                                                         int64_t row, int64_t output, int64_t part,
                                                         RegisterSums (&sums)[kPanels][kRows]) {
-    const int64_t width = rows.words_per_row;
+    const int64_t width = rows.words_per_row, stride = rows.row_stride;
     const int32_t* words = rows.at(row, 0);
     if constexpr (std::is_same_v<Weight, int4>) {
         constexpr int64_t kWords = kInt4GroupWords;
@@ -69,6 +70,7 @@ inline __attribute__((always_inline)) void add_products(const PackedLinear& line
                 IntRegister unpacked[kWords];
                 for (int64_t i = 0; i < kWords / 2; ++i) {
                     __builtin_prefetch(from + (i + kPrefetchVectors) * kLanes);
+                    __builtin_prefetch(from + (i + kFarPrefetchVectors) * kLanes, 0, 2);
                     const IntRegister both = load<IntRegister>(from + i * kLanes);
                     unpacked[i] = both & 0x0f0f0f0f;
                     unpacked[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
@@ -76,8 +78,8 @@ inline __attribute__((always_inline)) void add_products(const PackedLinear& line
                 for (int64_t r = 0; r < kRows; ++r) {
                     IntRegister even = IntRegister{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
                     for (int64_t i = 0; i < kWords; i += 2) {
-                        WeightFormat<int4>::add(even, unpacked[i], words[r * width + word + i]);
-                        WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * width + word + i + 1]);
+                        WeightFormat<int4>::add(even, unpacked[i], words[r * stride + word + i]);
+                        WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * stride + word + i + 1]);
                     }
                     const FloatRegister products = __builtin_convertvector(even + odd, FloatRegister);
                     sums[panel][r] = multiply_add(products, scale, sums[panel][r]);
@@ -85,24 +87,35 @@ inline __attribute__((always_inline)) void add_products(const PackedLinear& line
             }
     } else {
         const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width + part * kRegisterLanes;
+        // Three rows share a pointer, as addresses are a pointer and none, one or two strides: there are few registers.
+        const int32_t* of_three[(kRows + 2) / 3];
+        for (int64_t r = 0; r < kRows; r += 3) of_three[r / 3] = words + r * stride;
         for (int64_t word = 0; word < width; ++word) {
             IntRegister loaded[kPanels];
             for (int64_t panel = 0; panel < kPanels; ++panel) {
                 const int32_t* from = weights + (panel * width + word) * kLanes;
                 __builtin_prefetch(from + kPrefetchVectors * kLanes);
+                __builtin_prefetch(from + kFarPrefetchVectors * kLanes, 0, 2);
                 loaded[panel] = load<IntRegister>(from);
             }
-            for (int64_t r = 0; r < kRows; ++r)
+#pragma GCC unroll 12
+            for (int64_t r = 0; r < kRows; ++r) {
+                const int32_t x = of_three[r / 3][r % 3 * stride];
                 for (int64_t panel = 0; panel < kPanels; ++panel)
-                    WeightFormat<Weight>::add(sums[panel][r], loaded[panel], words[r * width + word]);
+                    WeightFormat<Weight>::add(sums[panel][r], loaded[panel], x);
+            }
+#pragma GCC unroll 4
+            for (const int32_t*& pointer : of_three) ++pointer;
         }
     }
 }
 
-// Multiplies kRows rows with kPanels panels. Not inlined, so that the sums stay in registers.
+// Multiplies num_rows rows, at most kRows, with kPanels panels. Rows after them, whose memory PackedRows has, are
+// multiplied too: one pass over weights that come from memory takes less time than one for each row that is left over.
+// Not inlined, so that the sums stay in registers.
 template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
 [[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
-                                        int64_t output, const Epilogue& epilogue) {
+                                        int64_t num_rows, int64_t output, const Epilogue& epilogue) {
     using Sums = typename WeightFormat<Weight>::Sums;
     Sums sums[kPanels][kRows] = {};
     if constexpr (kRegisters == 1) {
@@ -119,24 +132,27 @@ template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
         }
     }
     for (int64_t panel = 0; panel < kPanels; ++panel)
-        for (int64_t r = 0; r < kRows; ++r)
+        for (int64_t r = 0; r < num_rows; ++r)
             apply_epilogue(linear, rows, row + r, output + panel * kLanes, sums[panel][r], epilogue);
 }
 
-// Multiplies kRows rows with the outputs first to last - 1, kPanels panels at once and the rest one by one.
+// Multiplies up to kRows rows, from row on, with the outputs first to last - 1, kPanels panels at once and the rest one
+// by one.
 template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
 inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t first, int64_t last,
                       const Epilogue& epilogue) {
+    const int64_t num_rows = std::min(kRows, rows.num_rows - row);
     int64_t output = first;
     for (; output + kPanels * kLanes <= last; output += kPanels * kLanes)
-        simd_microkernel<Weight, kPanels, kRows>(linear, rows, row, output, epilogue);
-    for (; output < last; output += kLanes) simd_microkernel<Weight, 1, kRows>(linear, rows, row, output, epilogue);
+        simd_microkernel<Weight, kPanels, kRows>(linear, rows, row, num_rows, output, epilogue);
+    for (; output < last; output += kLanes)
+        simd_microkernel<Weight, 1, kRows>(linear, rows, row, num_rows, output, epilogue);
 }
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int64_t kPanelsOf12Rows = 2, kPanelsOf4Rows = 4;  // 24 sums of 32 registers
+constexpr int64_t kPanelsOf12Rows = 2, kPanelsOf4Rows = 4;  // at most 24 sums of 32 registers
 #else
-constexpr int64_t kPanelsOf12Rows = 1, kPanelsOf4Rows = 2;  // 12 sums of 16 registers
+constexpr int64_t kPanelsOf12Rows = 1, kPanelsOf4Rows = 2;  // at most 12 sums of 16 registers
 #endif
 
 // Row-major rows.
@@ -145,12 +161,13 @@ void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t fir
                const Epilogue& epilogue) {
     for (int64_t output = first; output < last; output += kCachedOutputs) {
         const int64_t stop = std::min(last, output + kCachedOutputs);
-        int64_t row = 0;
-        for (; row + 12 <= rows.num_rows; row += 12)
-            simd_rows<Weight, kPanelsOf12Rows, 12>(linear, rows, row, output, stop, epilogue);
-        for (; row + 4 <= rows.num_rows; row += 4)
-            simd_rows<Weight, kPanelsOf4Rows, 4>(linear, rows, row, output, stop, epilogue);
-        for (; row < rows.num_rows; ++row) simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
+        for (int64_t row = 0; row < rows.num_rows; row += 12) {
+            const int64_t left = rows.num_rows - row;
+            if (left > 8) simd_rows<Weight, kPanelsOf12Rows, 12>(linear, rows, row, output, stop, epilogue);
+            else if (left > 4) simd_rows<Weight, kPanelsOf12Rows, 8>(linear, rows, row, output, stop, epilogue);
+            else if (left > 1) simd_rows<Weight, kPanelsOf4Rows, 4>(linear, rows, row, output, stop, epilogue);
+            else simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
+        }
     }
 }
 

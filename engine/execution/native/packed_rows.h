@@ -10,8 +10,8 @@
 // A row of inputs is padded with zeros to whole tiles, that is to a multiple of kTileWords words.
 //
 // Rows [num_rows, words_per_row] lie in memory
-//   row-major, for the SIMD kernels; or
-//   tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
+//   row-major, for the SIMD kernels, which multiply up to twelve at once, also some after num_rows that have any numbers;
+//   or tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
 //   after num_rows that fill the last tile have any numbers, and their sums are not read.
 //
 // Threads: each packs rows of its own; different threads may write different rows of one PackedRows, and the caller
@@ -36,6 +36,7 @@
 
 constexpr int64_t kInt4Group = 32;  // inputs that share a scale in 4-bit weights; INT4_GROUP of linears.py
 constexpr int64_t kInt4GroupWords = kInt4Group / 4;
+constexpr int64_t kConflictWords = 512;  // rows so far apart, 2 KiB, lie in two of the L1 cache's groups of sets
 
 // Whether 8-bit products are of unsigned rows and signed weights.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
@@ -166,6 +167,7 @@ template <typename Weight>
 class PackedRows {
    public:
     int64_t num_rows = 0, words_per_row = 0;  // words_per_row includes the padding
+    int64_t row_stride = 0;  // words from one row to the next, row-major
 
     // Whether sixteen numbers at a time can be stored: a quantized row needs its scale first.
     static constexpr bool kIsDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
@@ -176,12 +178,13 @@ class PackedRows {
         const int64_t words = (num_inputs + WeightFormat<Weight>::kPerWord - 1) / WeightFormat<Weight>::kPerWord;
         words_per_row = (words + kTileWords - 1) / kTileWords * kTileWords;
         is_tiled_ = WeightFormat<Weight>::kHasTiles && amx_available();
+        // Rows a power of two apart would share few sets of the L1 cache.
+        row_stride = words_per_row + (is_tiled_ || words_per_row % kConflictWords ? 0 : kTileWords);
         const int64_t padded_rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
-        if (int64_t(words_.size()) < padded_rows * words_per_row) words_.resize(padded_rows * words_per_row);
+        if (int64_t(words_.size()) < padded_rows * row_stride) words_.resize(padded_rows * row_stride);
         if (int64_t(scales_.size()) < rows) scales_.resize(rows);
-        if (std::is_same_v<Weight, int4> &&
-            int64_t(zero_point_correction_.size()) < rows * words_per_row / kInt4GroupWords)
-            zero_point_correction_.resize(rows * words_per_row / kInt4GroupWords);
+        const int64_t groups = std::is_same_v<Weight, int4> ? padded_rows * words_per_row / kInt4GroupWords : 0;
+        if (int64_t(zero_point_correction_.size()) < groups) zero_point_correction_.resize(groups);
     }
 
     // Converts a row from float32 [num_inputs], and pads it.
@@ -211,7 +214,7 @@ class PackedRows {
 
     // Returns the address of sixteen words of a row; word is a multiple of 16.
     int32_t* at(int64_t row, int64_t word) {
-        if (!is_tiled_) return &words_[row * words_per_row + word];
+        if (!is_tiled_) return &words_[row * row_stride + word];
         return &words_[row / kTileRows * kTileRows * words_per_row + word * kTileRows + row % kTileRows * kTileWords];
     }
 
