@@ -24,6 +24,10 @@ class CompiledDecoder(Protocol):
     def number_format(self) -> str:
         """Number format of the weights: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
 
+    @property
+    def tile_rows(self) -> int:
+        """Rows that its matrix products compute at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:

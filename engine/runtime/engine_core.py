@@ -15,7 +15,7 @@ from engine.runtime.output_processor import OutputProcessor, StepOutput
 from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.utilisation import StepLoad
 from engine.scheduling.block_pool import BlockPool
-from engine.scheduling.pacing import Pacing
+from engine.scheduling.pacing import TILE_ROWS, Pacing
 from engine.scheduling.scheduler import Scheduler, SchedulerCounters
 from engine.settings import EngineSettings
 
@@ -52,7 +52,7 @@ class EngineCore:
             enable_prefix_caching=settings.enable_prefix_caching,
             contiguous=capacity.kernel.prefers_contiguous,
         )
-        self._pacing = Pacing(settings.max_batched_tokens)
+        self._pacing = Pacing(settings.max_batched_tokens, model.decoder.tile_rows if model.decoder else TILE_ROWS)
         self._scheduler = Scheduler(
             self._pool,
             max_num_seqs=settings.max_num_seqs,

@@ -26,7 +26,7 @@ MAX_PREFILL_SLOWDOWN = 5.0
 """Upper bound on a step's time per prompt token, as a multiple of the lowest measured. Takes precedence over
 ``MAX_STEP_RATIO`` where decodes are short."""
 TILE_ROWS = 16
-"""Rows that matrix units compute at once. Steps are rounded to whole tiles."""
+"""Rows that matrix units compute at once."""
 MIN_ROUNDED_SHARE = 0.75
 """Rounding a chunk down to whole tiles keeps at least this share of the smallest worthwhile chunk; otherwise it is
 rounded up."""
@@ -43,10 +43,12 @@ class Pacing:
 
     Args:
         max_batched_tokens: token budget of a step.
+        tile_rows: rows that this model computes at once here. Steps are rounded to whole tiles.
     """
 
-    def __init__(self, max_batched_tokens: int) -> None:
+    def __init__(self, max_batched_tokens: int, tile_rows: int = TILE_ROWS) -> None:
         self._budget = max_batched_tokens
+        self._tile_rows = tile_rows
         self._decodes: dict[int, deque[float]] = {}  # seconds; a bucket for each power of two of decodes
         self._prompts: dict[tuple[int, int], deque[_Point]] = {}  # two buckets for each power of two of prompt tokens
         self._curve: dict[tuple[int, int], _Point] = {}  # medians of self._prompts
@@ -90,7 +92,8 @@ class Pacing:
             steps: number of steps computed before prompt tokens can be computed again. The time that prompt tokens may
                 add grows in proportion.
         """
-        wanted, min_tokens = 2.0 * TILE_ROWS, 0.0
+        tile = self._tile_rows
+        wanted, min_tokens = 2.0 * tile, 0.0
         alone = self.decode_seconds(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
@@ -99,10 +102,10 @@ class Pacing:
             min_tokens = _min_worthwhile_tokens(curve, alone)
             wanted = max(within, min_tokens)
         if self._mixed_steps % PROBE_INTERVAL == PROBE_INTERVAL - 1:
-            wanted = max(1.5 * wanted, wanted + TILE_ROWS)
-        rows = int(wanted + decodes) // TILE_ROWS * TILE_ROWS
-        if rows - decodes < max(TILE_ROWS / 2, MIN_ROUNDED_SHARE * min_tokens):
-            rows += TILE_ROWS
+            wanted = max(1.5 * wanted, wanted + tile)
+        rows = int(wanted + decodes) // tile * tile
+        if rows - decodes < max(tile / 2, MIN_ROUNDED_SHARE * min_tokens):
+            rows += tile
         return min(rows, self._budget) - decodes
 
     def decode_seconds(self, decodes: int) -> float | None:

@@ -31,7 +31,8 @@ struct PagedKV {
 
     // Returns where the key and the value of a position are, in numbers from keys and values on.
     int64_t offset(int64_t position) const {
-        return (int64_t(block_table[position / block_size]) * block_size + position % block_size) * token_stride;
+        const uint32_t at = uint32_t(position), size = uint32_t(block_size);  // 64 bits are divided more slowly
+        return (int64_t(block_table[at / size]) * size + at % size) * token_stride;
     }
 };
 

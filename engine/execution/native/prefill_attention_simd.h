@@ -7,12 +7,14 @@
 //
 // Memory, all in the thread's AttentionScratch; a word holds kPerWord numbers:
 //   queries  [rows, head_dim / kPerWord], of one block
-//   keys     panels [num_keys / 16, head_dim / kPerWord, 16 keys], for all blocks
-//   values   panels [head_dim / 16, num_keys / kPerWord, 16 numbers], for all blocks
+//   keys     panels [num_packed / 16, head_dim / kPerWord, 16 keys]
+//   values   panels [head_dim / 16, num_packed / kPerWord, 16 numbers]
 //   scores   float32 [rows, kSimdPrefillKeys]
 //   probs    [rows, kSimdPrefillKeys / kPerWord]
 //   sums     float32 [rows, head_dim], unnormalized output
-//   scales   float32 [2, num_keys], of keys and values in an int8 cache: scores and probs are multiplied with them
+//   scales   float32 [2, num_packed], of keys and values in an int8 cache: scores and probs are multiplied with them
+// Keys and values are packed once for all blocks of rows; for one block of rows, which the few queries of a step beside
+// decodes are, a block of keys at a time, so that they stay in the cache.
 //
 // Blocks of keys start at multiples of kSimdPrefillKeys of the sequence, and a row's result does not depend on the other
 // rows, so the chunks of a prompt do not change a bit. A token that a row does not see adds nothing to it, even if its
@@ -59,12 +61,8 @@ class SimdPrefillAttention {
     // attended) with sixteen numbers of a query's output, from number on, counted from the first of the heads.
     template <typename StoreOutput>
     void attend(const float* queries, int64_t stride, const StoreOutput& store_output) {
-        if constexpr (kIsInt8) {
-            pack_int8();
-        } else {
-            pack_keys();
-            pack_values();
-        }
+        scratch_.is_finite.assign((num_keys_ + kSimdPrefillKeys - 1) / kSimdPrefillKeys, true);
+        if (num_rows_ > kSimdPrefillRows) pack(0, num_keys_);
         ensure_size(scratch_.queries, kSimdPrefillRows * query_words_);
         ensure_size(scratch_.scores, kSimdPrefillRows * kSimdPrefillKeys);
         ensure_size(scratch_.probs, kSimdPrefillRows * kSimdPrefillKeys / kPerWord);
@@ -100,44 +98,67 @@ class SimdPrefillAttention {
         return is_seen ? numbers + cache_.offset(first_key_ + index) : nullptr;
     }
 
+    // A token's key and value lie far from the next one's, so the processor's own prefetching does not find them.
+    [[gnu::always_inline]] void prefetch(const Cache* numbers, int64_t index) const {
+        if (const Cache* from = find(numbers, index))
+            for (int64_t d = 0; d < dim_; d += kRegisterBytes / int64_t(sizeof(Cache))) __builtin_prefetch(from + d);
+    }
+
     // Returns sixteen words of a key, from word on, in the dtype of the products; zeros past its end.
     Ints key_words(const Cache* key, int64_t word) const {
         if constexpr (std::is_same_v<Number, bf16>) {
+            if (dim_ - 2 * word >= 2 * kLanes) return load<Ints>(key + 2 * word);
             Ints words = {};
-            std::memcpy(&words, key + 2 * word, std::min<int64_t>(sizeof words, (dim_ - 2 * word) * 2));
+            std::memcpy(&words, key + 2 * word, (dim_ - 2 * word) * 2);
             return words;
         } else {
             return Ints(widen(key + word));
         }
     }
 
+    // Packs the keys first to last - 1 and their values.
+    void pack(int64_t first, int64_t last) {
+        first_packed_ = first;
+        num_packed_ = last - first;
+        if constexpr (kIsInt8) {
+            pack_int8();
+        } else {
+            pack_keys();
+            pack_values();
+        }
+    }
+
     void pack_keys() {
-        int32_t* const packed = ensure_size(scratch_.keys, num_keys_ * query_words_);
-        for (int64_t key = 0; key < num_keys_; key += kLanes) {
+        int32_t* packed = ensure_size(scratch_.keys, num_packed_ * query_words_);
+        const int64_t end = first_packed_ + num_packed_;
+        for (int64_t key = first_packed_; key < end; key += kLanes, packed += kLanes * query_words_) {
             const Cache* from[kLanes];
-            for (int64_t at = 0; at < kLanes; ++at) from[at] = find(cache_.keys, key + at);
+            for (int64_t at = 0; at < kLanes; ++at) {
+                from[at] = find(cache_.keys, key + at);
+                prefetch(cache_.keys, key + at + kLanes);
+            }
             for (int64_t word = 0; word < query_words_; word += kLanes) {
                 Ints rows[kLanes] = {};
                 for (int64_t at = 0; at < kLanes; ++at)
                     if (from[at]) rows[at] = key_words(from[at], word);
                 transpose(rows);
                 for (int64_t at = 0; at < std::min(kLanes, query_words_ - word); ++at)
-                    store(rows[at], packed + key * query_words_ + (word + at) * kLanes);
+                    store(rows[at], packed + (word + at) * kLanes);
             }
         }
     }
 
     // Also finds out which blocks of keys have values that are NaN or infinite.
     void pack_values() {
-        int32_t* const packed = ensure_size(scratch_.values, num_keys_ * dim_ / kPerWord);
-        const int64_t panel_size = num_keys_ / kPerWord * kLanes;
-        scratch_.is_finite.assign((num_keys_ + kSimdPrefillKeys - 1) / kSimdPrefillKeys, true);
-        for (int64_t key = 0; key < num_keys_; key += kPerWord) {
+        int32_t* packed = ensure_size(scratch_.values, num_packed_ * dim_ / kPerWord);
+        const int64_t panel_size = num_packed_ / kPerWord * kLanes;
+        for (int64_t key = first_packed_; key < first_packed_ + num_packed_; key += kPerWord, packed += kLanes) {
             Floats zeros = {};  // NaN after a product of 0 and a number that is not finite
             const Cache* one = find(cache_.values, key);
             [[maybe_unused]] const Cache* other = kPerWord == 2 ? find(cache_.values, key + 1) : nullptr;
+            for (int64_t at = 0; at < kPerWord; ++at) prefetch(cache_.values, key + at + kLanes);
             for (int64_t d = 0; d < dim_; d += kLanes) {
-                int32_t* to = packed + d / kLanes * panel_size + key / kPerWord * kLanes;
+                int32_t* to = packed + d / kLanes * panel_size;
                 const Floats first = one ? widen(one + d) : Floats{};
                 zeros += first * 0.0f;
                 if constexpr (kPerWord == 2) {
@@ -155,16 +176,16 @@ class SimdPrefillAttention {
     // Packs keys, values and their scales from an int8 cache, sixteen tokens at a time: those that no query sees have
     // scores -inf, and zeros if there are no others beside them.
     void pack_int8() {
-        int32_t* const keys = ensure_size(scratch_.keys, num_keys_ * query_words_);
-        int32_t* const values = ensure_size(scratch_.values, num_keys_ * dim_ / kPerWord);
-        float* const scales = ensure_size(scratch_.scales, 2 * num_keys_);
-        const int64_t panel_size = num_keys_ / kPerWord * kLanes;
-        scratch_.is_finite.assign((num_keys_ + kSimdPrefillKeys - 1) / kSimdPrefillKeys, true);
-        for (int64_t key = 0; key < num_keys_; key += kLanes) {
-            const bool is_seen = key + kLanes > seen(0).first && key < seen(num_rows_ - 1).last;
-            const int64_t offset = is_seen ? cache_.offset(first_key_ + key) : 0;
+        int32_t* const keys = ensure_size(scratch_.keys, num_packed_ * query_words_);
+        int32_t* const values = ensure_size(scratch_.values, num_packed_ * dim_ / kPerWord);
+        float* const scales = ensure_size(scratch_.scales, 2 * num_packed_);
+        const int64_t panel_size = num_packed_ / kPerWord * kLanes;
+        for (int64_t key = 0; key < num_packed_; key += kLanes) {
+            const int64_t index = first_packed_ + key;
+            const bool is_seen = index + kLanes > seen(0).first && index < seen(num_rows_ - 1).last;
+            const int64_t offset = is_seen ? cache_.offset(first_key_ + index) : 0;
             store(is_seen ? load<Floats>(cache_.key_scales + offset) : Floats{}, scales + key);
-            store(is_seen ? load<Floats>(cache_.value_scales + offset) : Floats{}, scales + num_keys_ + key);
+            store(is_seen ? load<Floats>(cache_.value_scales + offset) : Floats{}, scales + num_packed_ + key);
             for (int64_t d = 0; d < dim_; d += kWordBytes)
                 widen_int8(is_seen ? load<Ints>(cache_.keys + offset * dim_ + d * kLanes) : Ints{},
                            keys + key * query_words_ + d / kPerWord * kLanes);
@@ -208,6 +229,7 @@ class SimdPrefillAttention {
         const int64_t start = seen(first_row).first / kSimdPrefillKeys * kSimdPrefillKeys;
         for (int64_t key = start; key < end; key += kSimdPrefillKeys) {
             const int64_t width = std::min(kSimdPrefillKeys, (end - key + kKeyUnit - 1) / kKeyUnit * kKeyUnit);
+            if (num_rows_ <= kSimdPrefillRows) pack(key, key + width);
             compute_scores(padded, key, width);
             softmax(first_row, count, key, width, states);
             const bool all_see_all = seen(first_row + count - 1).first <= key && seen(first_row).last >= key + width;
@@ -227,7 +249,7 @@ class SimdPrefillAttention {
         for (int64_t at = 0; at < width; at += kKeyUnit)
             for (int64_t row = 0; row < rows; row += kKernelRows)
                 score(scratch_.queries.data() + row * query_words_,
-                      scratch_.keys.data() + (key + at) / kLanes * panel_size,
+                      scratch_.keys.data() + (key - first_packed_ + at) / kLanes * panel_size,
                       scratch_.scores.data() + row * kSimdPrefillKeys + at);
     }
 
@@ -240,18 +262,18 @@ class SimdPrefillAttention {
     // Masks scores and turns them into probs, and rescales the sums so far.
     void softmax(int64_t first_row, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
         auto* probs = reinterpret_cast<Number*>(scratch_.probs.data());
+        [[maybe_unused]] const float* scales = kIsInt8 ? scratch_.scales.data() + key - first_packed_ : nullptr;
         for (int64_t row = 0; row < count; ++row) {
             float* scores = scratch_.scores.data() + row * kSimdPrefillKeys;
             const Seen own = seen(first_row + row);
             if constexpr (kIsInt8)
                 for (int64_t at = 0; at < width; at += kLanes)
-                    store(load<Floats>(scores + at) * load<Floats>(scratch_.scales.data() + key + at), scores + at);
+                    store(load<Floats>(scores + at) * load<Floats>(scales + at), scores + at);
             std::fill(scores, scores + std::clamp<int64_t>(own.first - key, 0, width), -INFINITY);
             std::fill(scores + std::clamp<int64_t>(own.last - key, 0, width), scores + width, -INFINITY);
             const float rescale = states[row].update(scores, width, layer_, [&](int64_t at, Floats some) {
                 if constexpr (kIsInt8) {  // the scale of a value that the row does not see may be NaN
-                    const Floats scales = load<Floats>(scratch_.scales.data() + num_keys_ + key + at);
-                    some = some == 0 ? Floats{} : some * scales;
+                    some = some == 0 ? Floats{} : some * load<Floats>(scales + num_packed_ + at);
                 }
                 store(some, probs + row * kSimdPrefillKeys + at);
             });
@@ -263,8 +285,8 @@ class SimdPrefillAttention {
 
     // Adds the values of the keys key to key + width - 1, weighted by the probs, to the sums.
     void add_values(int64_t rows, int64_t key, int64_t width) {
-        const int64_t panel_size = num_keys_ / kPerWord * kLanes;
-        const int32_t* values = scratch_.values.data() + key / kPerWord * kLanes;
+        const int64_t panel_size = num_packed_ / kPerWord * kLanes;
+        const int32_t* values = scratch_.values.data() + (key - first_packed_) / kPerWord * kLanes;
         int64_t d = 0;
         for (; d + kKernelPanels * kLanes <= dim_; d += kKernelPanels * kLanes, values += kKernelPanels * panel_size)
             for (int64_t row = 0; row < rows; row += kKernelRows)
@@ -278,11 +300,11 @@ class SimdPrefillAttention {
     // NaN. Each row gets a copy of the values with zeros instead.
     void add_seen_values(int64_t first_row, int64_t count, int64_t key, int64_t width) {
         std::vector<Number> numbers(width * kLanes);
-        const int64_t panel_size = num_keys_ * kLanes;
+        const int64_t panel_size = num_packed_ * kLanes;
         for (int64_t row = 0; row < count; ++row)
             for (int64_t d = 0; d < dim_; d += kLanes) {
                 const auto* from = reinterpret_cast<const Number*>(scratch_.values.data()) + d / kLanes * panel_size;
-                std::copy_n(from + key * kLanes, width * kLanes, numbers.data());
+                std::copy_n(from + (key - first_packed_) * kLanes, width * kLanes, numbers.data());
                 const Seen own = seen(first_row + row);
                 for (int64_t at = 0; at < width; ++at)
                     if (key + at < own.first || key + at >= own.last)
@@ -308,4 +330,5 @@ class SimdPrefillAttention {
     AttentionScratch& scratch_;
     int64_t kv_head_, position_, heads_per_kv_, num_rows_, dim_, query_words_;
     int64_t first_key_, num_keys_;  // the keys that any of the queries sees, from a block's start on, with padding
+    int64_t first_packed_ = 0, num_packed_ = 0;  // those that are packed, as indices
 };

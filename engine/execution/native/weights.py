@@ -24,6 +24,7 @@ from engine.execution.native.block_packing import (
     pack_panels,
     to_packable,
 )
+from engine.execution.native.build import cpu_features
 from engine.execution.native.modules import NORMS, ExpertLayout, LayerNames, NormName, UnsupportedModel
 from engine.execution.native.structure import LANES, Structure
 from engine.model.gguf.dequantize import dequantize
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 TILE_WORDS = 16
 """Words of 32 bits in a row of an AMX tile; rows of weights and numbers are padded to whole tiles."""
+AMX_ROWS, SIMD_ROWS = 16, 12
+"""Rows that matrix units and SIMD registers multiply at once (``gemm.h``)."""
 CACHE_DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -365,6 +368,12 @@ class DecoderWeights:
             *(group for layer in self._layers for group in layer),
             self._head,
         )
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows that the products compute at once on this processor, as :attr:`number_format` has them."""
+        has_tiles = self.number_format in ("bfloat16", "int8") and "amx_tile" in cpu_features()
+        return AMX_ROWS if has_tiles or self.number_format == "blocks" else SIMD_ROWS
 
     def pack(self, group: LinearGroup | ExpertGroup, served: Served | None = None) -> None:
         """Packs linear layers. Those of experts are counted expert by expert for ``served``."""

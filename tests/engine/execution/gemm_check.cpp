@@ -111,7 +111,7 @@ double largest_error(int64_t num_rows, int64_t inputs, int64_t outputs) {
 template <typename Weight>
 bool check(const char* name, double limit) {
     double error = 0;
-    for (int64_t rows : {1, 3, 4, 12, 17, 33})
+    for (int64_t rows : {1, 2, 3, 4, 5, 8, 9, 12, 17, 33})
         for (int64_t inputs : {16, 96, 160})
             for (int64_t outputs : {16, 48, 160}) error = std::max(error, largest_error<Weight>(rows, inputs, outputs));
     std::printf("%s %.1e\n", name, error);

@@ -49,9 +49,9 @@ class Reading:
     seconds: list[float]
 
 
-def warmed_up(machine: Machine, budget: int = BUDGET) -> Pacing:
+def warmed_up(machine: Machine, budget: int = BUDGET, tile_rows: int = TILE_ROWS) -> Pacing:
     """As the engine warms up: a prompt that fills a step, then a few decodes."""
-    pacing = Pacing(budget)
+    pacing = Pacing(budget, tile_rows)
     pacing.observe(0, budget, machine.seconds(0, budget))
     for _ in range(3):
         pacing.observe(1, 0, machine.seconds(1, 0))
@@ -96,10 +96,11 @@ def test_streams_flow_beside_a_prompt_that_has_its_share() -> None:
     assert sum(reading.seconds) <= 3 * unpaced(machine)
 
 
-def test_steps_are_whole_tiles() -> None:
+@pytest.mark.parametrize("tile_rows", [TILE_ROWS, 12])
+def test_steps_are_whole_tiles(tile_rows: int) -> None:
     machine = Machine()
-    steps = read(warmed_up(machine), machine, 5).steps[:-1]
-    assert {(tokens + 5) % TILE_ROWS for tokens in steps} == {0}
+    steps = read(warmed_up(machine, tile_rows=tile_rows), machine, 5).steps[:-1]
+    assert {(tokens + 5) % tile_rows for tokens in steps} == {0}
 
 
 def test_attention_that_grows_with_the_context_is_followed() -> None:
