@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
+from tests.e2e.test_cases_inbox import Desk
+from tests.e2e.test_desk_states import ACCOUNTS, PROVIDER, opened_desk
 
 pytestmark = pytest.mark.full
 
 WIDTHS = (320, 390, 720, 1440)
+#: A screen of 1440 x 900 px at 200 %, in CSS pixels.
+ZOOMED = {"width": 720, "height": 450}
 SECTIONS = ("Usage", "Review", "Prompts", "Canned replies", "Users", "Audit")
 _LONG = "a" * 200
 _TEXTS = [
@@ -114,7 +119,7 @@ def _misfits(page: Page, width: int, open_view: Callable[[], object]) -> list[st
 def test_in_a_low_window_the_welcome_begins_at_its_heading_and_the_list_has_room(
     new_browser: NewBrowser, guide_server: Server
 ) -> None:
-    page = new_browser(guide_server, viewport={"width": 720, "height": 450}).new_page()  # 1440 at 200 %
+    page = new_browser(guide_server, viewport=ZOOMED).new_page()
     ChatPage(page, guide_server.url).open()
     heading = page.locator(".dm-welcome-heading").bounding_box()
     header = page.locator(".dm-header").bounding_box()
@@ -125,3 +130,90 @@ def test_in_a_low_window_the_welcome_begins_at_its_heading_and_the_list_has_room
     frame = page.locator(".dm-list-frame").bounding_box()
     assert frame is not None
     assert frame["height"] >= 150
+
+
+#: Areas that scroll sideways. Figures may, which have many columns, and the tabs of the desk on a phone.
+_SCROLLS_SIDEWAYS = """() => [...document.body.querySelectorAll("*")]
+  .filter((element) => !element.matches(".dk-figures, input")
+    && (innerWidth >= 640 || element.id !== "dk-nav")
+    && /auto|scroll/.test(getComputedStyle(element).overflowX)
+    && element.clientWidth > 1 && element.scrollWidth > element.clientWidth + 1)
+  .map((element) => `${element.scrollWidth} in ${element.clientWidth} px: ${element.outerHTML.slice(0, 120)}`)"""
+
+LONG_NAME = "maximiliane.von-und-zu-hohenstein@company.example"
+
+
+@pytest.fixture(scope="module")
+def busy_desk(browser: Browser, endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A desk with something in every section. Ada is its admin."""
+    data_dir = tmp_path_factory.mktemp("busy") / "data"
+    with Server(endless_model, data_dir, *ACCOUNTS, *PROVIDER, "--backup-at", "02:30") as server:
+        for desk in opened_desk(server, browser):
+            desk.add(LONG_NAME, _invite(desk))
+            _invite(desk, note="For Kim, who starts in the returns team on Monday")
+            desk.inbox_id = str(desk.post("ada", "/api/inboxes", name="Customers of the northern countries")["id"])
+            desk.visitor("Mia", "Where is my parcel?")
+            address = f"http://127.0.0.1:9/{_LONG}"
+            created = desk.post("ada", "/api/webhooks", name=f"CRM {_LONG[:60]}", url=address, events=[])["webhook"]
+            assert isinstance(created, dict)
+            desk.post("ada", f"/api/webhooks/{created['id']}/test")
+            added = desk.contexts["ada"].request.post(
+                f"{server.url}/api/kb/documents",
+                multipart={"file": {"name": f"{_LONG[:90]}.md", "mimeType": "text/markdown", "buffer": b"Red lamp."}},
+                headers={"Origin": server.url},
+            )
+            assert added.ok, added.text()
+            yield desk
+
+
+def _invite(desk: Desk, note: str | None = None) -> str:
+    return str(desk.post("ada", "/api/people/invitations", role="agent", note=note)["link"])
+
+
+@pytest.mark.parametrize(
+    ("viewport", "scale"),
+    [
+        ({"width": 320, "height": 640}, 2),
+        ({"width": 390, "height": 844}, 2),
+        (ZOOMED, 2),
+        ({"width": 1440, "height": 900}, 1),
+    ],
+)
+def test_a_busy_desk_fits_and_only_figures_scroll_sideways(
+    busy_desk: Desk, new_browser: NewBrowser, viewport: dict[str, int], scale: int
+) -> None:
+    url = busy_desk.server.url
+    signed_in = busy_desk.contexts["ada"].storage_state()
+    options = {"viewport": viewport, "device_scale_factor": scale}
+    page = new_browser(busy_desk.server, storage_state=signed_in, **options).new_page()
+    wrong: list[str] = []
+
+    def look(view: str) -> None:
+        wrong.extend(f"{view}: {misfit}" for misfit in page.evaluate(_MISFITS))
+        wrong.extend(f"{view} scrolls: {area}" for area in page.evaluate(_SCROLLS_SIDEWAYS))
+
+    page.goto(f"{url}/desk")
+    page.locator("#dk-nav a").first.wait_for()
+    sections = page.locator("#dk-nav a").all_text_contents()
+    assert set(SECTIONS) < set(sections)
+    for section in sections:
+        page.get_by_role("navigation").get_by_role("link", name=section, exact=True).click()
+        expect(page.get_by_role("heading", level=1, name=section)).to_be_visible()
+        page.locator(".dk-section[data-ready]:not([aria-busy])").wait_for()
+        look(section)
+    page.goto(f"{url}/desk#people")
+    page.get_by_role("button", name=f"Identity of {LONG_NAME}").click()
+    expect(page.locator(".dk-identity")).to_be_visible()
+    look("identity")
+    page.goto(f"{url}/account")
+    page.locator("main:not([aria-busy])").wait_for()
+    page.get_by_label("Key name").fill(_LONG[:90])
+    page.get_by_role("button", name="Create key").click()
+    expect(page.get_by_text("Copy this key now.")).to_be_visible()
+    look("account")
+    stranger = new_browser(busy_desk.server, **options).new_page()
+    for path in ("/sign-in", _invite(busy_desk).removeprefix(url)):
+        stranger.goto(f"{url}{path}")
+        stranger.locator("main:not([aria-busy])").wait_for()
+        wrong.extend(f"{path}: {misfit}" for misfit in stranger.evaluate(_MISFITS))
+    assert not wrong, "\n".join(wrong)

@@ -36,11 +36,11 @@ async function show(place) {
     make(
       "tr",
       {},
-      make("td", {}, moment(entry.at)),
-      make("td", { dir: "auto" }, entry.actor ?? "(not signed in)"),
-      make("td", {}, actionText(entry.action)),
-      make("td", { dir: "auto" }, targetText(entry)),
-      make("td", {}, detailsText(entry)),
+      make("td", { "data-column": "Time" }, moment(entry.at)),
+      make("td", { "data-column": "User", dir: "auto" }, entry.actor ?? "(not signed in)"),
+      make("td", { "data-column": "Action" }, actionText(entry.action)),
+      make("td", { "data-column": "Target", dir: "auto" }, targetText(entry)),
+      make("td", { "data-column": "Details" }, detailsText(entry)),
     );
 
   function load(further = false) {
@@ -73,7 +73,7 @@ async function show(place) {
     range.element,
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Audit entries" },
+      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Audit entries" },
       make("table", {}, make("thead", {}, make("tr", {}, ...["Time", "User", "Action", "Target", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
     ),
     note,

@@ -68,7 +68,7 @@ function table(title, first, rows) {
     make("h2", {}, title),
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": title },
+      { class: "dk-table dk-figures", tabindex: "0", role: "region", "aria-label": title },
       make("table", {}, make("thead", {}, make("tr", {}, ...[first, ...COLUMNS.map(([name]) => name)].map((name) => make("th", { scope: "col" }, name)))), make("tbody", {}, ...rows.map(row))),
     ),
   ];
@@ -83,7 +83,7 @@ function reasonTable(reasons) {
     make("h2", {}, "Why cases were handed to people"),
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Why cases were handed to people" },
+      { class: "dk-table dk-figures", tabindex: "0", role: "region", "aria-label": "Why cases were handed to people" },
       make(
         "table",
         {},

@@ -92,10 +92,10 @@ async function show(place, viewer) {
       "tr",
       { "data-state": state },
       make("th", { scope: "row", dir: "auto" }, title || name, title && title !== name ? make("div", { class: "dm-hint" }, name) : null),
-      make("td", {}, stateText(document), error ? make("div", { class: "dm-hint" }, error) : null),
-      make("td", {}, document.chunks.toLocaleString()),
-      make("td", {}, sizeText(document.bytes)),
-      make("td", {}, moment(document.updated_at)),
+      make("td", { "data-column": "State" }, stateText(document), error ? make("div", { class: "dm-hint" }, error) : null),
+      make("td", { "data-column": "Passages" }, document.chunks.toLocaleString()),
+      make("td", { "data-column": "Size" }, sizeText(document.bytes)),
+      make("td", { "data-column": "Changed" }, moment(document.updated_at)),
       make("td", {}, make("div", { class: "dm-buttons" }, open, current()?.may_edit ? remove : null)),
     );
   }
@@ -239,7 +239,7 @@ async function show(place, viewer) {
     listTrouble,
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Documents" },
+      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Documents" },
       make("table", {}, make("thead", {}, make("tr", {}, ...HEADS.map((name) => make("th", { scope: "col" }, name)), make("td"))), rows),
     ),
     empty,

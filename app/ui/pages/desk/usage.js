@@ -65,7 +65,7 @@ function table(days) {
     make("tr", {}, ...COLUMNS.map(([, cell], index) => make(index ? "td" : "th", index ? {} : { scope: "row" }, cell(day))));
   return make(
     "div",
-    { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Day by day" },
+    { class: "dk-table dk-figures", tabindex: "0", role: "region", "aria-label": "Day by day" },
     make(
       "table",
       {},
@@ -92,7 +92,7 @@ function accountTable(accounts) {
     make("h2", {}, "By user and inbox"),
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "By user and inbox" },
+      { class: "dk-table dk-figures", tabindex: "0", role: "region", "aria-label": "By user and inbox" },
       make(
         "table",
         {},

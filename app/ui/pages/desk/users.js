@@ -114,7 +114,7 @@ async function show(place, viewer) {
       { class: disabled ? "dk-disabled" : null },
       make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dm-hint" }, shown)),
       make("td", {}, roles),
-      make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
+      make("td", { "data-column": "Last seen" }, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
       make("td", {}, make("div", { class: "dm-buttons" }, reset, ...(provider ? [identity] : []), sessions, able, erase)),
     );
   }
@@ -266,7 +266,7 @@ async function show(place, viewer) {
     make("h2", {}, "Accounts"),
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Accounts" },
+      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Accounts" },
       make("table", {}, make("thead", {}, make("tr", {}, ...heads)), rows),
     ),
     openTitle,
