@@ -198,3 +198,56 @@ def test_no_motion_for_those_who_asked_for_none(new_browser: NewBrowser, server:
     moving = chat.page.evaluate("document.getAnimations().filter(a => a.effect.getTiming().iterations > 1).length")
     assert moving == 0
     chat.stop()
+
+
+@pytest.mark.parametrize(("width", "is_mobile"), [(390, True), (390, False), (320, True)])
+def test_on_a_phone_the_actions_of_a_reply_stand_in_one_line(
+    new_browser: NewBrowser, server: Server, width: int, is_mobile: bool
+) -> None:
+    conversation = seed_conversation(server.data_dir, "a phone", ["q", _REPLY])
+    viewport = {"width": width, "height": 844}
+    context = new_browser(server, viewport=viewport, is_mobile=is_mobile, has_touch=is_mobile)
+    chat = ChatPage(context.new_page(), server.url).open(conversation)
+    page, reply = chat.page, chat.replies.last
+    reply.hover()
+    reply.get_by_role("button", name="Bad reply").click()
+    reply.get_by_role("button", name="Missed the question").click()
+    reply.get_by_role("button", name="Close").click()
+    expect(reply.get_by_role("button", name="Missed the question")).to_be_visible()
+    reply.locator(".dm-resume").evaluate("(button) => { button.hidden = false }")  # as if it had been stopped
+    boxes = reply.locator(".dm-foot .dm-action:visible:not(.dm-why)").evaluate_all(
+        "(buttons) => buttons.map((button) => button.getBoundingClientRect().toJSON())"
+    )
+    assert len(boxes) == 7  # go on, copy and its formats, the thumbs, another try, more
+    middles = [box["y"] + box["height"] / 2 for box in boxes]
+    assert max(middles) - min(middles) < 2, "they stand in more than one line"
+    assert min(min(box["width"], box["height"]) for box in boxes) >= 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    more = reply.get_by_role("button", name="More actions")
+    menu = page.get_by_role("menu", name="More actions")
+
+    def choose(name: str) -> None:
+        more.press("Enter")
+        expect(menu.get_by_role("menuitem").first).to_be_focused()
+        menu.get_by_role("menuitem", name=name, exact=True).press("Enter")
+
+    more.press("Enter")
+    expect(menu.get_by_role("menuitem")).to_have_text(["Compare", "Edit", "Lens", "Branch", "Delete"])
+    assert _violations(page) == []
+    page.keyboard.press("Escape")
+    expect(more).to_be_focused()
+    choose("Edit")
+    expect(page.get_by_label("Edited reply")).to_be_focused()
+    more.press("Enter")
+    expect(menu.get_by_role("menuitem")).to_have_text(["Compare", "Lens", "Branch", "Delete"])
+    page.keyboard.press("Escape")
+    page.get_by_label("Edited reply").press("Escape")
+    expect(more).to_be_focused()
+    choose("Lens")
+    expect(reply.locator(".dm-lens-text")).to_be_visible()
+    choose("Close lens")
+    expect(reply.locator(".dm-lens-text")).to_have_count(0)
+    choose("Branch")
+    page.wait_for_url(lambda url: conversation not in url)
+    expect(page.locator(".dm-title")).to_have_text("a phone (branch)")

@@ -46,7 +46,7 @@ export class Feedback {
     this.note = make("span", { class: "dm-feedback-note", role: "status" });
     this.up = this.#thumb("up", "Good reply");
     this.down = this.#thumb("down", "Bad reply");
-    this.why = make("button", { type: "button", class: "dm-action", "aria-expanded": "false", onclick: () => this.#toggle() });
+    this.why = make("button", { type: "button", class: "dm-action dm-why", "aria-expanded": "false", onclick: () => this.#toggle() });
     this.buttons = make("span", { class: "dm-thumbs", role: "group", "aria-label": "Your feedback" }, this.up, this.down, this.why);
     this.details = make("div", { class: "dm-card dm-feedback", hidden: true });
     this.#draw();

@@ -1,11 +1,50 @@
 // The action buttons under a message, and the switcher between its versions.
 
 import { icon, make } from "../../shared/dom.js";
+import { openMenu } from "../../shared/menu.js";
 import { versionNote } from "./difference_texts.js";
 
 /** @param {string} name @param {string} label @param {() => unknown} onclick @param {string} iconName */
 export function actionButton(name, label, onclick, iconName) {
-  return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
+  return make("button", { type: "button", class: "dm-action", "aria-label": label, "data-icon": iconName, onclick }, icon(iconName), make("span", {}, name));
+}
+
+/**
+ * Actions that stand in the row where it is wide, and in the menu of the button "More" where it is narrow: the style sheet
+ * shows one of the two. An action that the page hides is not in the menu either.
+ */
+export class MoreActions {
+  /** @param {(HTMLButtonElement | null)[]} buttons  made by actionButton; null: not offered */
+  constructor(buttons) {
+    this.buttons = buttons.filter((button) => button !== null);
+    this.more = make(
+      "button",
+      { type: "button", class: "dm-action dm-more", "aria-label": "More actions", title: "More actions", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => this.#open() },
+      icon("more"),
+    );
+    /** The elements for the row. */
+    this.elements = this.buttons.length > 0 ? [make("span", { class: "dm-other-actions" }, ...this.buttons), this.more] : [];
+  }
+
+  #open() {
+    const able = this.buttons.filter((button) => !button.disabled && !button.hidden && getComputedStyle(button).display !== "none");
+    openMenu(
+      this.more,
+      "More actions",
+      able.map((button) => ({
+        name: button.ariaPressed === "true" ? `Close ${button.textContent?.toLowerCase()}` : (button.textContent ?? ""),
+        iconName: button.dataset.icon,
+        danger: button.dataset.icon === "delete",
+        action: () => button.click(),
+      })),
+    );
+  }
+}
+
+/** Focuses an action, or the button whose menu has it where the row is narrow. @param {HTMLElement} button */
+export function focusAction(button) {
+  const more = /** @type {HTMLElement | null | undefined} */ (button.closest(".dm-foot")?.querySelector(".dm-more"));
+  (button.checkVisibility() ? button : (more ?? button)).focus();
 }
 
 /**

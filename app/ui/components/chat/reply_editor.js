@@ -2,7 +2,7 @@
 
 import { make } from "../../shared/dom.js";
 import { editDraft, editForm } from "./edit_form.js";
-import { actionButton } from "./message_actions.js";
+import { actionButton, focusAction } from "./message_actions.js";
 
 export class ReplyEditor {
   /**
@@ -53,7 +53,7 @@ export class ReplyEditor {
     this.draft.write(null);
     this.#show(false);
     this.element.replaceChildren();
-    this.button.focus();
+    focusAction(this.button);
   }
 
   /** @param {boolean} isEditing */

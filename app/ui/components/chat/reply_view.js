@@ -7,7 +7,7 @@ import { CopyChoice } from "./copy_choice.js";
 import { LensSwitch } from "./lens_switch.js";
 import { Feedback } from "./feedback.js";
 import { withFootnotes } from "./footnotes.js";
-import { actionButton, versionRow } from "./message_actions.js";
+import { actionButton, MoreActions, versionRow } from "./message_actions.js";
 import { ReplyBody } from "./reply_body.js";
 import { ReplyEditor } from "./reply_editor.js";
 import { endingNote, hasEnded, leftOutLine } from "./reply_texts.js";
@@ -50,8 +50,17 @@ export class ReplyView {
     this.citations = new Citations(message.citations, openSource, mark);
     this.preview = new SourcePreview(this.body.element, (number) => this.citations.find(number), openSource);
     this.lens = new LensSwitch(id, this.body.element, actions);
-    /** @param {string} name @param {HTMLElement | null} element */
+    /** @template Element @param {string} name @param {Element} element */
     const offered = (name, element) => (actions.offers(name) ? element : null);
+    const again = actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again");
+    again.classList.add("dm-again");
+    const more = new MoreActions([
+      offered("compare", this.compare),
+      offered("rewrite", this.editor.button),
+      offered("lens", this.lens.button),
+      offered("branch", actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(id), "branch")),
+      offered("delete", actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(id), "delete")),
+    ]);
     this.foot = make(
       "footer",
       { class: "dm-foot", hidden: true },
@@ -59,14 +68,9 @@ export class ReplyView {
       offered("resume", this.resume),
       offered("copy", this.copies.element),
       offered("rate", this.feedback.buttons),
-      offered("regenerate", actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again")),
-      offered("compare", this.compare),
-      offered("rewrite", this.editor.button),
-      offered("lens", this.lens.button),
-      offered("branch", actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(id), "branch")),
-      offered("delete", actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(id), "delete")),
-      this.model,
-      this.timing.element,
+      offered("regenerate", again),
+      ...more.elements,
+      make("span", { class: "dm-facts" }, this.model, this.timing.element),
     );
     this.element = make(
       "article",
