@@ -16,9 +16,9 @@ The warranty of the Kestrel kettle lasts 31 months from the day of purchase. Lim
 """
 
 
-def _add_document(page: Page, url: str) -> str:
-    """Uploads the manual and waits until it has been read; returns its id."""
-    file: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": MANUAL.encode()}
+def _add_document(page: Page, url: str, text: str = MANUAL) -> str:
+    """Uploads a manual and waits until it has been read; returns its id."""
+    file: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": text.encode()}
     added = page.request.post(f"{url}/api/kb/documents", multipart={"file": file}, headers={"Origin": url})
     assert added.status == 202, added.text()
     document = added.json()["id"]

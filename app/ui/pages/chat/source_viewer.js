@@ -1,4 +1,5 @@
-// A dialog with a document that a reply cites, at the passage. Only a part of a long text is loaded at a time.
+// A dialog with a document that a reply cites, at the passage. Only a part of a long text is loaded at a time, and more of
+// it when the user scrolls near its beginning or its end.
 
 import { api, errorMessage } from "../../shared/api.js";
 import { showDialog } from "../../shared/dialog.js";
@@ -11,7 +12,8 @@ import { headingBelowTitle } from "../../components/chat/citations.js";
 /** @typedef {Citation & {document_id: string, version: number, start: number, end: number}} Place */
 
 const AROUND = 4000; // code points before and after the passage
-const MORE = 8000; // that a button adds
+const MORE = 8000; // code points that are added at a time
+const NEAR = "600px"; // from the beginning or the end of what is loaded: more of the text is fetched
 
 /**
  * The text of a span before, in and after a passage. Offsets are code points, as in Python.
@@ -37,6 +39,7 @@ export async function openSource(citation) {
   const note = make("p", { class: "dm-hint", role: "status" }, "Loading …");
   const text = make("div", { class: "dm-source-text", dir: "auto", tabindex: "0", role: "region", "aria-label": "Text of the document" });
   const close = make("button", { type: "button", class: "dm-button", onclick: () => dialog.close() }, "Close");
+  const back = make("button", { type: "button", class: "dm-button", hidden: true }, "Back to the passage");
   const dialog = make(
     "dialog",
     { class: "dm-dialog dm-source", "aria-labelledby": titleId },
@@ -44,10 +47,10 @@ export async function openSource(citation) {
     heading === "" ? null : make("p", { class: "dm-source-heading", dir: "auto" }, heading),
     note,
     text,
-    make("div", { class: "dm-buttons" }, close),
+    make("div", { class: "dm-buttons" }, back, close),
   );
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close()); // the area around it
-  showDialog(dialog, close);
+  const closed = showDialog(dialog, text); // from the keyboard, the arrows scroll the text at once
   try {
     const place = /** @type {Place} */ (citation);
     const [span, { version }] = await Promise.all([
@@ -55,7 +58,13 @@ export async function openSource(citation) {
       api.getDocument(place.document_id),
     ]);
     note.textContent = versionNote(place.version, version);
-    showSpan(text, span, place, note);
+    const { mark, stop } = showSpan(text, span, place, note);
+    closed.then(stop);
+    back.hidden = span.start === 0 && span.end >= span.length; // there is nowhere far to go
+    back.addEventListener("click", () => {
+      mark.scrollIntoView({ block: "center" });
+      text.focus({ preventScroll: true });
+    });
   } catch (error) {
     text.replaceChildren(make("mark", {}, citation.text));
     note.textContent = `${errorMessage(error)} This is the passage as the reply keeps it.`;
@@ -69,35 +78,54 @@ function versionNote(cited, current) {
 }
 
 /**
- * Shows a part of the text with the passage marked, and buttons for more of it.
+ * Shows a part of the text with the passage marked. More of it is loaded where the user scrolls near its beginning or its
+ * end; there are buttons for that, too, which also try again what has failed.
  * @param {HTMLElement} area
  * @param {TextSpan} span
  * @param {Place} place
  * @param {HTMLElement} note
+ * @returns {{mark: HTMLElement, stop: () => void}}  `stop`: nothing more is loaded
  */
 function showSpan(area, span, place, note) {
   const [before, passage, after] = divide(span, place);
   const mark = make("mark", {}, passage ?? "");
+  const version = note.textContent;
   let { start, end } = span;
+  /** @type {Map<Element, () => Promise<void>>} */
+  const loads = new Map();
+  const observer = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) if (isIntersecting) loads.get(target)?.();
+    },
+    { root: area, rootMargin: `${NEAR} 0px` },
+  );
   /** @param {string} name @param {(button: HTMLButtonElement) => Promise<void>} load */
   const more = (name, load) => {
-    const button = make("button", { type: "button", class: "dm-action" }, name);
-    button.addEventListener("click", async () => {
-      button.disabled = true;
+    const button = make("button", { type: "button", class: "dm-action", onclick: () => run() }, name);
+    let isLoading = false;
+    const run = async () => {
+      if (isLoading) return;
+      isLoading = true;
+      observer.unobserve(button);
+      const hasFocus = document.activeElement === button;
       try {
         await load(button);
+        note.textContent = version;
+        if (hasFocus && button.hidden) area.focus({ preventScroll: true });
+        if (area.isConnected && !button.hidden) observer.observe(button); // it may still be near
       } catch (error) {
-        note.textContent = errorMessage(error);
+        note.textContent = `${errorMessage(error)} “${name}” tries again.`;
       }
-      button.disabled = false;
-    });
+      isLoading = false;
+    };
+    loads.set(button, run);
     return button;
   };
   /** @param {number} from @param {number} to */
   const fetchText = (from, to) => api.documentText(place.document_id, { version: place.version, start: from, end: to });
   const earlier = more("Earlier text", async (button) => {
-    const { scrollHeight, scrollTop } = area;
     const added = await fetchText(Math.max(0, start - MORE), start);
+    const { scrollHeight, scrollTop } = area; // the user may have scrolled meanwhile
     ({ start } = added);
     button.after(added.text);
     button.hidden = start === 0;
@@ -113,4 +141,6 @@ function showSpan(area, span, place, note) {
   later.hidden = end >= span.length;
   area.replaceChildren(earlier, before ?? "", mark, after ?? "", later);
   mark.scrollIntoView({ block: "center" });
+  for (const button of loads.keys()) observer.observe(button);
+  return { mark, stop: () => observer.disconnect() };
 }
