@@ -34,6 +34,10 @@ class Elsewhere:
         self._thread.join()
         self._loop.close()
 
+    def set(self, gate: asyncio.Event) -> None:
+        """Let an answer go on that waits for ``gate``."""
+        self._loop.call_soon_threadsafe(gate.set)
+
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
@@ -15,9 +16,12 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.store.cases.contact_cases import ContactCases
 from app.store.cases.signals import CaseSignals
 from app.store.cases.visitors import Visitors
+from app.store.db.case_models import SupportCase
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message
 from app.store.db.notifications import Notifications
+
+T = TypeVar("T")
 
 
 def seed_conversation(data_dir: Path, title: str, texts: Sequence[str]) -> str:
@@ -59,15 +63,35 @@ def seed_conversation(data_dir: Path, title: str, texts: Sequence[str]) -> str:
 
 def seed_case(data_dir: Path, inbox_id: str, name: str, *texts: str) -> str:
     """Lets a new visitor write to an inbox; returns the id of the case."""
-    url = f"sqlite:///{data_dir / 'deskmate.db'}"
 
-    async def write() -> str:
-        database = Database(url)
-        contacts = ContactCases(database, CaseSignals(Notifications(url)), max_message_chars=100_000)
+    async def write(database: Database, contacts: ContactCases) -> str:
         visitor = await Visitors(database).create(inbox_id, new_id(), name=name, email="visitor@example.com")
         ids = [(await contacts.write(visitor.contact.id, text))[1].id for text in texts]
-        await database.close()
         return ids[-1]
 
+    return _as_contact(data_dir, write)
+
+
+def seed_case_message(data_dir: Path, case_id: str, text: str) -> None:
+    """Lets the customer of a case write once more."""
+
+    async def write(database: Database, contacts: ContactCases) -> None:
+        case = await database.read(lambda session: session.get_one(SupportCase, case_id))
+        await contacts.write(case.contact_id, text)
+
+    _as_contact(data_dir, write)
+
+
+def _as_contact(data_dir: Path, write: Callable[[Database, ContactCases], Awaitable[T]]) -> T:
+    url = f"sqlite:///{data_dir / 'deskmate.db'}"
+
+    async def run() -> T:
+        database = Database(url)
+        try:
+            signals = CaseSignals(Notifications(url))
+            return await write(database, ContactCases(database, signals, max_message_chars=100_000))
+        finally:
+            await database.close()
+
     with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one
-        return thread.submit(lambda: asyncio.run(write())).result()
+        return thread.submit(lambda: asyncio.run(run())).result()

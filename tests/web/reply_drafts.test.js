@@ -168,6 +168,38 @@ test("a new chat becomes a conversation, and a chat that is left goes on with it
   raise("pagehide");
 });
 
+test("a new last message gets a draft of its own, but not in place of a message that the user changed", async () => {
+  const { drafts, requests, shown } = page({ typed: "" });
+  const write = async (text) => {
+    drafts.open();
+    await turns();
+    const request = requests.at(-1);
+    request.say("draft", { id: text, sources: [] });
+    request.say("end", { id: text, text, citations: [], notice: null });
+    request.end();
+    await turns();
+  };
+  await write("one");
+  assert.equal(shown.at(-1).isLast, true);
+  drafts.open();
+  await turns();
+  assert.equal(requests.length, 1, "the same message's draft is shown again");
+  drafts.host.lastMessage = () => "The toaster";
+  drafts.use("a");
+  assert.equal(shown.at(-1).isLast, false);
+  await write("two");
+  assert.deepEqual([requests.length, requests[1].body.text, shown.at(-1).text, shown.at(-1).isLast], [2, "The toaster", "two", true]);
+  const state = DraftState.read("a");
+  Object.assign(state, { message: "Mine", from: "panel" });
+  drafts.use("b");
+  state.save();
+  drafts.use("a");
+  drafts.open();
+  await turns();
+  assert.equal(requests.length, 2);
+  assert.equal(state.message, "Mine");
+});
+
 test("a prompt says which size of model it needs, and that a smaller one is loaded", () => {
   const prompt = { title: "Reply", min_parameters: 1e9 };
   assert.deepEqual([135e6, 1.5e9, 14_300_000, 900].map(parametersText), ["135 million", "1.5 billion", "14.3 million", "900"]);

@@ -5,7 +5,7 @@ import { announce, icon, make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
 import { openMenu } from "../../shared/menu.js";
 import { casePath, cases } from "./case_api.js";
-import { makeDrafts } from "./case_drafts.js";
+import { draftsOf } from "./case_drafts.js";
 import { askAssignee, askMerge, askSnooze } from "./case_dialogs.js";
 import { isOlder } from "./case_rows.js";
 import { button, problem } from "./controls.js";
@@ -65,7 +65,7 @@ export class CaseView {
     this.outbox = new Outbox(id, (mode, body) => cases.send(id, mode, body));
     this.box = this.mayWrite ? new ReplyBox(this.outbox, { submit: () => this.#submit(), typed: () => this.presence?.typing(), draft: () => this.drafts?.open() }) : null;
     /** @type {import("../chat/reply_drafts.js").ReplyDrafts | null} */
-    this.drafts = this.box ? makeDrafts(id, this.box, () => this.#timeline.lastOfContact?.text ?? null) : null;
+    this.drafts = this.box ? draftsOf(id, this.box, () => this.#timeline.lastOfContact?.text ?? null) : null;
     this.details = new DetailsView({ inboxes: host.inboxes, mayChange: this.mayWrite, change: (change) => this.#change(change), hash: host.hash });
     const commands = this.mayWrite ? [this.assignButton, this.snoozeButton, this.resolveButton, this.more] : [];
     const head = make(
@@ -106,7 +106,6 @@ export class CaseView {
     this.#isClosed = true;
     this.stream.close();
     this.presence?.close();
-    this.drafts?.use(null); // what is being written goes on, and is there when the case is opened again
     document.removeEventListener("visibilitychange", this.onVisibility);
   }
 
@@ -153,6 +152,7 @@ export class CaseView {
     this.details.show({ ...detail, case: this.#current });
     this.timelineView.earlier.hidden = !detail.has_earlier;
     this.timelineView.show(this.#timeline.lines);
+    this.drafts?.messagesChanged();
     this.host.changed(this.#current);
   }
 
@@ -230,6 +230,7 @@ export class CaseView {
     const { author } = message;
     if (!isKnown && author.kind === "contact") announce(`${author.name || "The customer"}: ${message.text}`);
     this.box?.show();
+    this.drafts?.messagesChanged();
   }
 
   /** @param {import("./types.js").CaseEvent} event */

@@ -18,11 +18,13 @@ import { citedIn } from "./draft_text.js";
  */
 
 const FROM = { box: "Customer’s message, from the box below", chat: "Customer’s message, your last one in this chat", case: "Customer’s last message", panel: "Customer’s message" };
+const EARLIER = { chat: "Customer’s message, an earlier one in this chat", case: "An earlier message of the customer’s" };
 const EXCERPT_CHARS = 80;
 
 export class DraftPanel {
   /** @type {DraftState | null} */
   #state = null;
+  #isLast = true;
 
   /** @param {PanelHost} host @param {{isInsertFirst?: boolean}} options  `isInsertFirst`: the reply is sent from the box below, so it goes there rather than to the clipboard */
   constructor(host, { isInsertFirst = false } = {}) {
@@ -97,8 +99,11 @@ export class DraftPanel {
    * @param {string} [shown.status]  what is going on
    * @param {string} [shown.error]
    * @param {string} [shown.rests]  the collections that it rests on
+   * @param {boolean} [shown.isLast]  whether the customer has written nothing since the message of the draft
    */
-  show(state, { status = "", error = "", rests = this.rests.textContent ?? "" } = {}) {
+  show(state, { status = "", error = "", rests = this.rests.textContent ?? "", isLast = true } = {}) {
+    this.#isLast = isLast;
+    const focused = this.element.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
     const opens = this.#state !== state || (state.isOpen && this.element.hidden);
     this.#state = state;
     this.element.hidden = !state.isOpen;
@@ -121,6 +126,13 @@ export class DraftPanel {
     this.next.disabled = at >= versions.length - 1;
     this.#showSources();
     this.#enable();
+    if (focused) this.#keepFocus(focused);
+  }
+
+  /** The customer has written, or it is known again what they wrote last. @param {boolean} isLast  as of `show` */
+  showIsLast(isLast) {
+    this.#isLast = isLast;
+    if (this.#state) this.#showOrigin();
   }
 
   focus() {
@@ -155,11 +167,21 @@ export class DraftPanel {
     if (isAtEnd && text.readOnly) text.scrollTop = text.scrollHeight;
   }
 
+  // A control that was just used may be hidden or disabled by what it did: the focus goes on to what comes next.
+  /** @param {HTMLElement} focused */
+  #keepFocus(focused) {
+    const isUsable = (/** @type {HTMLElement} */ each) => each.closest("[hidden]") === null && !each.matches(":disabled");
+    if (this.element.hidden || isUsable(focused)) return;
+    const turn = focused === this.previous ? this.next : focused === this.next ? this.previous : null;
+    [turn, this.stop, this.text, this.again].find((each) => each !== null && isUsable(each))?.focus({ preventScroll: true });
+  }
+
   #showOrigin() {
     const { message, from } = /** @type {DraftState} */ (this.#state);
     const line = message.trim().replace(/\s+/g, " ");
     const excerpt = line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
-    this.origin.textContent = line === "" ? "Customer’s message: none yet, paste it here" : `${FROM[from]}: “${excerpt}”`;
+    const name = !this.#isLast && (from === "chat" || from === "case") ? EARLIER[from] : FROM[from];
+    this.origin.textContent = line === "" ? "Customer’s message: none yet, paste it here" : `${name}: “${excerpt}”`;
   }
 
   #showSources() {

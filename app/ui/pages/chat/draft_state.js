@@ -13,7 +13,7 @@ import { storage } from "../../shared/dom.js";
 /** @typedef {"box" | "chat" | "case" | "panel"} MessageFrom  where the customer's message was found */
 
 export const MAX_VERSIONS = 20;
-export const CUT_SHORT = "The page was closed or reloaded while this draft was being written. Try again for the rest.";
+export const CUT_SHORT = "The page was closed, reloaded or duplicated while this draft was being written. Try again for the rest.";
 
 /** @param {string | null} conversationId  null: a new chat */
 const keyOf = (conversationId) => `deskmate.reply-draft.${conversationId ?? "new"}`;

@@ -82,12 +82,14 @@ export class ReplyDrafts {
 
   /**
    * The user wants a draft. The customer's message is the text in the message box; if that is empty, the user's last
-   * message in the chat. A draft of the same message that is there already is shown again.
+   * message in the chat. A draft of the same message that is there already is shown again, and so is one of a message
+   * that the user pasted or changed.
    */
   open() {
     const state = this.#state;
     const typed = this.composer.text.trim();
-    const found = typed === "" ? (state.message.trim() === "" ? (this.host.lastMessage()?.trim() ?? "") : state.message) : typed;
+    const isOwn = state.message.trim() !== "" && (state.from === "box" || state.from === "panel");
+    const found = typed !== "" ? typed : isOwn ? state.message : (this.host.lastMessage()?.trim() ?? state.message);
     const isNew = found !== state.message || state.versions.length === 0;
     if (found !== state.message) {
       state.message = found;
@@ -99,6 +101,11 @@ export class ReplyDrafts {
     const written = isNew && found !== "" ? this.write(null) : undefined;
     this.panel.focus(); // on the text, which there is by now
     return written;
+  }
+
+  /** The customer has written: the draft may answer an earlier message by now. */
+  messagesChanged() {
+    this.panel.showIsLast(this.#isLast);
   }
 
   close() {
@@ -220,10 +227,14 @@ export class ReplyDrafts {
     this.#show({ status, error });
   }
 
+  get #isLast() {
+    return (this.host.lastMessage()?.trim() ?? this.#state.message) === this.#state.message;
+  }
+
   /** @param {{status?: string, error?: string}} shown */
   #show(shown = {}) {
     const run = this.#runs.get(this.#state);
     const status = shown.status ?? (run ? (run.version.text === "" ? WAITING : WRITING) : "");
-    this.panel.show(this.#state, { ...shown, status, rests: this.host.rests() });
+    this.panel.show(this.#state, { ...shown, status, rests: this.host.rests(), isLast: this.#isLast });
   }
 }
