@@ -1,4 +1,4 @@
-"""A draft of a reply in the chat while things go wrong: two tabs, a stop, a server that dies, a phone."""
+"""A draft of a reply in the chat while things go wrong: two tabs, a stop, a server that dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.e2e.server import Server
 from tests.e2e.test_drafts import MESSAGE, panel, text
 from tests.e2e.test_for_everyone import AXE
 from tests.e2e.test_slow_answers import until
-from tests.e2e.test_sources import _add_document
 from tests.e2e.test_widths import _MISFITS
 
 pytestmark = pytest.mark.full
@@ -224,37 +223,3 @@ def test_a_server_that_is_killed_while_it_writes_a_draft_loses_nothing_that_was_
     for earlier in ("It lasts ", "The first one, edited."):
         panel(page).get_by_role("button", name="Previous draft").click()
         expect(text(page)).to_have_value(earlier)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_panel_is_wholly_usable_on_a_phone(
-    elsewhere: Elsewhere, front: Server, new_browser: NewBrowser, scheme: str
-) -> None:
-    context = new_browser(front, viewport=PHONE, color_scheme=scheme, has_touch=True)
-    chat = ChatPage(context.new_page(), front.url).open()
-    page = chat.page
-    _add_document(page, front.url)
-    chat.reload().open_settings()
-    page.get_by_role("checkbox", name="Knowledge").check()
-    page.keyboard.press("Escape")
-    chat.box.fill(f"{MESSAGE} " + "https://example.com/" + "a" * 200)
-    elsewhere.server.say(words(SENTENCE * 12))
-    write(page)
-    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
-    gate = asyncio.Event()
-    elsewhere.server.say(in_two_parts(SENTENCE, gate, "x" * 300))
-    panel(page).get_by_role("button", name="Shorter").click()
-    expect(text(page)).to_have_value(SENTENCE)
-    check_usable(page)
-    elsewhere.set(gate)
-    expect(panel(page).get_by_role("group", name="Draft 2 of 2")).to_be_visible()
-    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
-    check_usable(page)
-    panel(page).locator("summary").first.click()
-    panel(page).locator(".dm-citation summary").click()
-    check_usable(page)
-    page.set_viewport_size({"width": 390, "height": 480})  # with the keyboard of a phone
-    check_usable(page)
-    panel(page).get_by_role("button", name="Insert", exact=True).click()
-    expect(chat.box).to_be_focused()
-    expect(panel(page)).to_be_hidden()
