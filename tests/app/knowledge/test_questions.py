@@ -4,8 +4,8 @@ The author of the questions had read the documents and not the search. The answe
 who had seen neither the search nor what it finds read them twice from beginning to end. Each question has a phrase of
 every passage that by itself states the answer: the fact, the command, or the setting and what it does. A passage that
 only names the subject, says that there is such a thing, or points to another page has none. For the pages that came
-later, readers judged the first six passages of every search by words, by meaning and merged, in random order and without
-knowing which search had found them or how high (pooling, as TREC does it): ten phrases were added.
+later, readers judged the first six passages of every search by words, by meaning and merged, in random order and
+without knowing which search had found them or how high (pooling, as TREC does it): ten phrases were added.
 
 A question belongs to the half that ``random.Random(28)`` gave it. Whoever changes the search looks at the half "tuning"
 only: "held-out" says what the search is worth. A phrase is added for what its passage says, never because a search
