@@ -72,6 +72,21 @@ def test_every_figure_of_bursts_is_one_of_its_run() -> None:
             assert float(ratio) == pytest.approx(quotient, rel=0.01), work
 
 
+def test_every_figure_without_amx_is_one_of_its_run() -> None:
+    rows = table("An EPYC without AMX")[1:]
+    assert len(rows) == 13
+    for work, own, peer, ratio, _, run in rows:
+        measured = results(f"2026-11-27-bench-epyc-{run.strip('`')}")["rows"]
+        theirs = peer.split()[-1]
+        shown = []
+        for cell, is_own in ((own, True), (theirs, False)):
+            close = [each for each in figures_of(measured, own=is_own) if as_shown(each, cell)]
+            assert close, (work, cell)
+            shown.append(close[0])
+        quotient = shown[1] / shown[0] if "first token" in work else shown[0] / shown[1]
+        assert float(ratio) == pytest.approx(quotient, rel=0.01), work
+
+
 def test_every_figure_beside_all_peers_is_that_of_its_run() -> None:
     """Every figure of the table, and no figure where none was measured."""
     header, *rows = table("Without AMX")
