@@ -10,9 +10,9 @@
 // A row of inputs is padded with zeros to whole tiles, that is to a multiple of kTileWords words.
 //
 // Rows [num_rows, words_per_row] lie in memory
-//   row-major, for the SIMD kernels, which multiply up to twelve at once, also some after num_rows that have any numbers;
-//   or tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
-//   after num_rows that fill the last tile have any numbers, and their sums are not read.
+//   row-major, for the SIMD kernels, which multiply up to twelve at once, some of them after num_rows; or
+//   tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
+//   after num_rows have any numbers, and their sums are not read.
 //
 // Threads: each packs rows of its own; different threads may write different rows of one PackedRows, and the caller
 // places the barrier before they are read.

@@ -98,7 +98,8 @@ class SimdPrefillAttention {
         return is_seen ? numbers + cache_.offset(first_key_ + index) : nullptr;
     }
 
-    // A token's key and value lie far from the next one's, so the processor's own prefetching does not find them.
+    // A token's key and value lie far from the next one's, so the processor's own prefetching does not find them. Always
+    // inlined: GCC takes a function that only prefetches for one without effect, and drops its calls.
     [[gnu::always_inline]] void prefetch(const Cache* numbers, int64_t index) const {
         if (const Cache* from = find(numbers, index))
             for (int64_t d = 0; d < dim_; d += kRegisterBytes / int64_t(sizeof(Cache))) __builtin_prefetch(from + d);

@@ -71,6 +71,8 @@ CASES = [
     Case(200, 0, 4, 4, 80),
     Case(130, 385, 2, 1, 128),
     Case(17, 700, 8, 1, 32, block_size=32),
+    Case(9, 700, 4, 2, 64),
+    Case(12, 600, 4, 4, 48, window=300, block_size=8),
     Case(90, 300, 3, 3, 64, window=40),
     Case(150, 513, 4, 2, 16, window=300, block_size=8),
     Case(64, 256, 5, 1, 256, window=257),
