@@ -13,7 +13,7 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
-from tests.e2e.test_sources import _add_document
+from tests.e2e.test_sources import add_document
 
 pytestmark = pytest.mark.full
 
@@ -41,7 +41,7 @@ def test_a_draft_is_written_changed_used_and_reviewed(
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     chat = ChatPage(context.new_page(), front.url).open()
     page = chat.page
-    _add_document(page, front.url)
+    add_document(page, front.url)
     chat.reload().open_settings()
     page.get_by_role("checkbox", name="Knowledge").check()
     chat.box.fill(MESSAGE)

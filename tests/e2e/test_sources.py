@@ -16,7 +16,7 @@ The warranty of the Kestrel kettle lasts 31 months from the day of purchase. Lim
 """
 
 
-def _add_document(page: Page, url: str, text: str = MANUAL) -> str:
+def add_document(page: Page, url: str, text: str = MANUAL) -> str:
     """Uploads a manual and waits until it has been read; returns its id."""
     file: FilePayload = {"name": "kestrel.md", "mimeType": "text/markdown", "buffer": text.encode()}
     added = page.request.post(f"{url}/api/kb/documents", multipart={"file": file}, headers={"Origin": url})
@@ -28,10 +28,13 @@ def _add_document(page: Page, url: str, text: str = MANUAL) -> str:
     return str(document)
 
 
+_add_document = add_document
+
+
 def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
     chat.open_settings()
     expect(chat.page.locator(".dm-control-collections")).to_be_hidden()  # there are no documents
-    document = _add_document(chat.page, chat.url)
+    document = add_document(chat.page, chat.url)
     try:
         chat.reload().open_settings()
         chat.page.get_by_role("checkbox", name="Knowledge").check()

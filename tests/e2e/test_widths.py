@@ -29,7 +29,7 @@ _TEXTS = [
 
 #: What sticks out of the window, what is wider than the element around it, and boxes whose padding adds to their width.
 #: Areas that scroll may hold wide things, and what ends in an ellipsis is cut off on purpose.
-_MISFITS = """() => {
+MISFITS = """() => {
   const found = [];
   const name = (element) => element.outerHTML.slice(0, 120);
   const scrolls = (element) => element && (/auto|scroll/.test(getComputedStyle(element).overflowX)
@@ -49,6 +49,7 @@ _MISFITS = """() => {
   }
   return found;
 }"""
+_MISFITS = MISFITS
 
 
 def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server) -> None:
@@ -113,7 +114,7 @@ def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server
 def _misfits(page: Page, width: int, open_view: Callable[[], object]) -> list[str]:
     page.set_viewport_size({"width": width, "height": 844})
     open_view()
-    return list(page.evaluate(_MISFITS))
+    return list(page.evaluate(MISFITS))
 
 
 def test_in_a_low_window_the_welcome_begins_at_its_heading_and_the_list_has_room(
@@ -189,7 +190,7 @@ def test_a_busy_desk_fits_and_only_figures_scroll_sideways(
     wrong: list[str] = []
 
     def look(view: str) -> None:
-        wrong.extend(f"{view}: {misfit}" for misfit in page.evaluate(_MISFITS))
+        wrong.extend(f"{view}: {misfit}" for misfit in page.evaluate(MISFITS))
         wrong.extend(f"{view} scrolls: {area}" for area in page.evaluate(_SCROLLS_SIDEWAYS))
 
     page.goto(f"{url}/desk")
@@ -215,5 +216,5 @@ def test_a_busy_desk_fits_and_only_figures_scroll_sideways(
     for path in ("/sign-in", _invite(busy_desk).removeprefix(url)):
         stranger.goto(f"{url}{path}")
         stranger.locator("main:not([aria-busy])").wait_for()
-        wrong.extend(f"{path}: {misfit}" for misfit in stranger.evaluate(_MISFITS))
+        wrong.extend(f"{path}: {misfit}" for misfit in stranger.evaluate(MISFITS))
     assert not wrong, "\n".join(wrong)

@@ -169,6 +169,7 @@ test("times of different forms are compared as times", () => {
   const timeline = new Timeline();
   timeline.load({ messages: [said("1", 1, { created_at: "2026-11-26T10:00:00.5Z" }), said("2", 1, { created_at: "2026-11-26T11:00:00+01:00" })], events: [] });
   assert.deepEqual(keys(timeline).slice(1), ["m2", "m1"]);
+  assert.equal(timeline.lastOfContact.id, "1");
 });
 
 test("text that comes in parts is added once, and a gap asks for the case again", () => {

@@ -14,12 +14,12 @@ let shown = null;
 let drafts = null;
 
 /**
- * Shows the draft of a case, which may still be written.
+ * Shows the draft of a case; one that is being written goes on.
  * @param {string} caseId
  * @param {ReplyBox} box
  * @param {() => string | null} lastMessage  of the customer
  */
-export function draftsOf(caseId, box, lastMessage) {
+export function showDrafts(caseId, box, lastMessage) {
   shown = { box, lastMessage };
   drafts ??= makeDrafts();
   drafts.use(caseId);

@@ -5,7 +5,7 @@ import { announce, icon, make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
 import { openMenu } from "../../shared/menu.js";
 import { casePath, cases } from "./case_api.js";
-import { draftsOf } from "./case_drafts.js";
+import { showDrafts } from "./case_drafts.js";
 import { askAssignee, askMerge, askSnooze } from "./case_dialogs.js";
 import { isOlder } from "./case_rows.js";
 import { button, problem } from "./controls.js";
@@ -65,7 +65,7 @@ export class CaseView {
     this.outbox = new Outbox(id, (mode, body) => cases.send(id, mode, body));
     this.box = this.mayWrite ? new ReplyBox(this.outbox, { submit: () => this.#submit(), typed: () => this.presence?.typing(), draft: () => this.drafts?.open() }) : null;
     /** @type {import("../chat/reply_drafts.js").ReplyDrafts | null} */
-    this.drafts = this.box ? draftsOf(id, this.box, () => this.#timeline.lastOfContact?.text ?? null) : null;
+    this.drafts = this.box ? showDrafts(id, this.box, () => this.#timeline.lastOfContact?.text ?? null) : null;
     this.details = new DetailsView({ inboxes: host.inboxes, mayChange: this.mayWrite, change: (change) => this.#change(change), hash: host.hash });
     const commands = this.mayWrite ? [this.assignButton, this.snoozeButton, this.resolveButton, this.more] : [];
     const head = make(

@@ -44,7 +44,12 @@ export class Timeline {
 
   /** The last message of the customer. @returns {CaseMessage | null} */
   get lastOfContact() {
-    return this.#sorted.findLast(({ author }) => author.kind === "contact") ?? null;
+    // Read for every part of a draft that is being written, so the lines are not made and sorted for it.
+    let last = null;
+    for (const message of this.messages.values()) {
+      if (message.author.kind === "contact" && (last === null || compare(last, message) < 0)) last = message;
+    }
+    return last;
   }
 
   get #sorted() {
@@ -96,6 +101,9 @@ export class Timeline {
     return lines;
   }
 }
+
+/** Compares messages as their lines are sorted. @param {CaseMessage} a @param {CaseMessage} b */
+const compare = (a, b) => Date.parse(a.created_at) - Date.parse(b.created_at) || (a.id < b.id ? -1 : 1);
 
 /** Of the same moment: a case is opened before its first message, and everything else follows from a message. @param {Line} line */
 const rank = (line) => (line.kind === "message" ? 1 : line.kind === "event" && line.event.kind === "created" ? 0 : 2);
