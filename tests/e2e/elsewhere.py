@@ -34,8 +34,8 @@ class Elsewhere:
         self._thread.join()
         self._loop.close()
 
-    def set(self, gate: asyncio.Event) -> None:
-        """Let an answer go on that waits for ``gate``."""
+    def open_gate(self, gate: asyncio.Event) -> None:
+        """Lets a reply go on that waits for ``gate``."""
         self._loop.call_soon_threadsafe(gate.set)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:

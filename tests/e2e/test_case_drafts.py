@@ -52,7 +52,7 @@ def test_two_tabs_write_drafts_in_one_case_and_neither_loses_its_own(desk: Desk,
     expect(panel(second).get_by_text("The draft is ready.")).to_be_visible()
     text(second).fill("The second tab, edited.")
     second.get_by_label("Reply to the customer").fill("Typed by hand. ")
-    elsewhere.set(gate)
+    elsewhere.open_gate(gate)
     expect(text(first)).to_have_value("The first tab writes.")
     expect(text(second)).to_have_value("The second tab, edited.")
     check_at_rest(first)
@@ -88,7 +88,7 @@ def test_a_draft_is_written_to_its_end_while_another_case_is_open(desk: Desk, el
     expect(text(page)).to_have_value("It lasts ")
     expect(panel(page).get_by_text("Writing the draft")).to_be_visible()
     expect(panel(page).get_by_text("closed, reloaded")).to_have_count(0)  # it is still being written
-    elsewhere.set(gate)
+    elsewhere.open_gate(gate)
     expect(text(page)).to_have_value("It lasts 31 months.")
     text(page).fill("It lasts 31 months, Eve.")
     panel(page).get_by_role("button", name="Insert", exact=True).click()
@@ -120,6 +120,30 @@ def test_a_customer_who_writes_again_gets_another_draft(desk: Desk, elsewhere: E
     assert "I mean the toaster." in elsewhere.server.generation_requests[-1].body["messages"][-1]["content"]
     panel(page).get_by_role("button", name="Previous draft").click()
     expect(text(page)).to_have_value("Descale it.")
+    expect(origin).to_have_text("An earlier message of the customer’s: “My kettle is cold.”")
+    panel(page).locator("summary").first.click()
+    panel(page).get_by_label("Customer’s message").fill("My kettle leaks.")
+    expect(origin).to_have_text("Customer’s message (this draft answers another one): “My kettle leaks.”")
+
+
+def test_a_customer_who_writes_while_a_draft_is_written_gets_the_next_one(desk: Desk, elsewhere: Elsewhere) -> None:
+    case_id = desk.visitor("Eve", "My kettle is cold.")
+    page = open_page(desk, case_id)
+    gate = asyncio.Event()
+    elsewhere.server.say(in_two_parts("Descale ", gate, "it."))
+    write(page)
+    expect(text(page)).to_have_value("Descale ")
+    seed_case_message(desk.server.data_dir, case_id, "I mean the toaster.")
+    expect(said(page, "I mean the toaster.")).to_be_visible()
+    write(page)
+    origin = panel(page).locator(".dm-draft-origin")
+    expect(origin).to_have_text("An earlier message of the customer’s: “My kettle is cold.”")
+    elsewhere.open_gate(gate)
+    expect(text(page)).to_have_value("Descale it.")
+    elsewhere.server.say(words("The toaster is not for bread."))
+    write(page)
+    expect(text(page)).to_have_value("The toaster is not for bread.")
+    expect(origin).to_have_text("Customer’s last message: “I mean the toaster.”")
 
 
 def test_a_case_s_draft_survives_a_stop_and_a_server_that_is_killed(desk: Desk, elsewhere: Elsewhere) -> None:
@@ -168,7 +192,7 @@ def test_a_case_s_draft_is_wholly_usable_on_a_phone(desk: Desk, elsewhere: Elsew
     panel(page).get_by_role("button", name="Shorter").click()
     expect(text(page)).to_have_value(SENTENCE)
     check_usable(page)
-    elsewhere.set(gate)
+    elsewhere.open_gate(gate)
     expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
     panel(page).locator("summary").first.click()
     check_usable(page)

@@ -14,10 +14,10 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.elsewhere import Elsewhere, front_server
 from tests.e2e.server import Server
+from tests.e2e.test_cases_inbox import check_accessible
 from tests.e2e.test_drafts import MESSAGE, panel, text
-from tests.e2e.test_for_everyone import AXE
 from tests.e2e.test_slow_answers import until
-from tests.e2e.test_widths import _MISFITS
+from tests.e2e.test_widths import MISFITS
 
 pytestmark = pytest.mark.full
 
@@ -43,11 +43,8 @@ def write(page: Page, name: str = "Draft a reply") -> None:
 
 def check_usable(page: Page) -> None:
     """Nothing sticks out, and each control of the panel can be scrolled to and clicked: nothing lies over it."""
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("async () => (await axe.run()).violations.map((v) => [v.id, v.nodes.map((n) => n.html)])")
-    assert found == []
-    assert page.evaluate(_MISFITS) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    check_accessible(page)
+    assert page.evaluate(MISFITS) == []
     controls = panel(page).locator("button:visible, textarea:visible, summary:visible")
     assert controls.count() >= 8
     for control in controls.all():
@@ -85,12 +82,12 @@ def test_two_tabs_write_drafts_in_one_chat_and_neither_loses_its_own(
     expect(text(first.page)).to_have_value("Shorter, ")
     expect(panel(first.page).locator(".dm-draft-origin")).to_contain_text(MESSAGE)
     expect(panel(second.page).locator(".dm-draft-origin")).to_contain_text("And the toaster?")
-    elsewhere.set(gates[1])
+    elsewhere.open_gate(gates[1])
     expect(text(first.page)).to_have_value("Shorter, from the first.")
     text(first.page).fill("Dear Eve, it is the first tab’s.")
     check_at_rest(first.page)
     expect(panel(second.page).get_by_text("Writing the draft")).to_be_visible()
-    elsewhere.set(gates[0])
+    elsewhere.open_gate(gates[0])
     expect(text(second.page)).to_have_value("The second tab writes.")
     text(second.page).fill("Dear Tom, it is the second tab’s.")
     for chat, kept in ((first, "Dear Eve, it is the first tab’s."), (second, "Dear Tom, it is the second tab’s.")):
@@ -127,7 +124,7 @@ def test_a_tab_that_is_duplicated_while_a_draft_is_written_says_that_its_copy_is
     expect(text(copy.page)).to_have_value("It lasts ")
     expect(panel(copy.page)).to_contain_text("closed, reloaded or duplicated")
     check_at_rest(copy.page)
-    elsewhere.set(gate)
+    elsewhere.open_gate(gate)
     expect(text(chat.page)).to_have_value("It lasts 31 months.")
     expect(text(copy.page)).to_have_value("It lasts ")
     elsewhere.server.say(words("It lasts 31 months in the copy."))
@@ -207,8 +204,10 @@ def test_a_server_that_is_killed_while_it_writes_a_draft_loses_nothing_that_was_
     expect(panel(page).get_by_text("This draft is not complete.")).to_be_visible()
     expect(text(page)).to_have_value("It lasts ")
     check_at_rest(page)
-    write(page, "Try again")  # while it is down
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/draft")):  # while it is down
+        write(page, "Try again")
     expect(alert).to_contain_text("Check that it is running")
+    expect(panel(page).get_by_role("group", name="Draft 2 of 2")).to_be_visible()  # the attempt left no version
     expect(text(page)).to_have_value("It lasts ")
     expect(chat.box).to_have_value(MESSAGE)
     check_at_rest(page)

@@ -11,7 +11,7 @@ import { ReplyDrafts } from "../../app/ui/pages/chat/reply_drafts.js";
 import { changesText } from "../../app/ui/pages/desk/used_drafts.js";
 
 const SOURCES = [1, 2].map((number) => ({ number, document_id: `d${number}`, version: 1, start: 0, end: 1, title: `T${number}`, heading: number === 1 ? "H" : "", text: "…" }));
-const version = (text, more = {}) => ({ id: "d", text, sources: SOURCES, notice: "", writing: false, ...more });
+const version = (text, more = {}) => ({ id: "d", text, sources: SOURCES, notice: "", writing: false, message: "Where?", from: "box", ...more });
 
 /** @type {Map<string, string>} */
 let kept;
@@ -64,8 +64,13 @@ test("of very many versions the oldest are dropped, and an empty draft is not ke
 function page({ id = "a", typed = "Where is it?" } = {}) {
   const requests = [];
   const shown = [];
+  let current = null;
   const composer = { text: typed, fill: (text) => (composer.text = text), insert: (text) => (composer.text += text), focus: () => undefined };
-  const panel = { show: (state, options) => shown.push({ ...options, text: state.version?.text ?? null, isOpen: state.isOpen }), focus: () => undefined, insert: () => false, select: () => undefined };
+  const show = (state, options) => {
+    current = state;
+    shown.push({ ...options, text: state.version?.text ?? null, isOpen: state.isOpen, message: state.message, isForAnother: state.isForAnother });
+  };
+  const panel = { show, focus: () => undefined, insert: () => false, select: () => undefined };
   const prepared = [];
   const host = {
     lastMessage: () => "The last message",
@@ -87,7 +92,7 @@ function page({ id = "a", typed = "Where is it?" } = {}) {
   };
   const drafts = new ReplyDrafts(/** @type {any} */ (composer), /** @type {any} */ (host), /** @type {any} */ (panel));
   drafts.use(id);
-  return { drafts, composer, requests, shown, prepared };
+  return { drafts, composer, requests, shown, prepared, state: () => current };
 }
 
 const turns = async () => {
@@ -198,6 +203,117 @@ test("a new last message gets a draft of its own, but not in place of a message 
   await turns();
   assert.equal(requests.length, 2);
   assert.equal(state.message, "Mine");
+});
+
+/** Lets the newest request write the whole text. */
+async function finish(requests, text) {
+  const request = requests.at(-1);
+  request.say("draft", { id: text, sources: [] });
+  request.say("end", { id: text, text, citations: [], notice: null });
+  request.end();
+  await turns();
+}
+
+test("a message that comes while a draft is written waits until that is done", async () => {
+  const { drafts, requests, shown } = page({ typed: "" });
+  drafts.open();
+  await turns();
+  drafts.host.lastMessage = () => "The toaster";
+  drafts.open();
+  await turns();
+  assert.deepEqual([requests.length, shown.at(-1).message, shown.at(-1).isLast], [1, "The last message", false]);
+  await finish(requests, "one");
+  assert.deepEqual([shown.at(-1).text, shown.at(-1).message], ["one", "The last message"]);
+  drafts.open();
+  await turns();
+  assert.deepEqual([requests.length, requests.at(-1).body.text, shown.at(-1).isLast], [2, "The toaster", true]);
+});
+
+test("a new message whose draft fails or is stopped without a word is still to be answered", async () => {
+  const { drafts, requests, shown } = page({ typed: "" });
+  drafts.open();
+  await turns();
+  await finish(requests, "one");
+  drafts.host.lastMessage = () => "The toaster";
+  const { fetch } = globalThis;
+  globalThis.fetch = async () => new Response(JSON.stringify({ error: { code: "too_many_requests", message: "Wait." } }), { status: 429 });
+  await drafts.open();
+  assert.deepEqual([shown.at(-1).text, shown.at(-1).isForAnother, shown.at(-1).message], ["one", true, "The toaster"]);
+  globalThis.fetch = fetch;
+  drafts.open();
+  await turns();
+  assert.deepEqual([requests.length, requests.at(-1).body.text, shown.at(-1).isForAnother], [2, "The toaster", false]);
+  drafts.stop();
+  await turns();
+  assert.deepEqual([shown.at(-1).text, shown.at(-1).isForAnother], ["one", true]);
+  drafts.open();
+  await turns();
+  await finish(requests, "two");
+  assert.deepEqual([requests.length, shown.at(-1).text, shown.at(-1).isForAnother], [3, "two", false]);
+});
+
+test("an earlier version is shown and changed with the message that it answers", async () => {
+  const { drafts, requests, shown } = page({ typed: "" });
+  drafts.open();
+  await turns();
+  await finish(requests, "one");
+  drafts.host.lastMessage = () => "The toaster";
+  drafts.open();
+  await turns();
+  await finish(requests, "two");
+  drafts.step(-1);
+  assert.deepEqual([shown.at(-1).text, shown.at(-1).message, shown.at(-1).isLast], ["one", "The last message", false]);
+  drafts.open();
+  await turns();
+  assert.deepEqual([requests.length, shown.at(-1).text, shown.at(-1).isLast], [2, "two", true], "there is one of the last message");
+  drafts.step(-1);
+  drafts.write("shorter");
+  await turns();
+  assert.deepEqual([requests.at(-1).body.text, requests.at(-1).body.draft], ["The last message", "one"]);
+  await finish(requests, "1");
+  assert.equal(shown.at(-1).isForAnother, false);
+});
+
+test("a message that the user has changed stays when another version is shown", () => {
+  const state = new DraftState("a");
+  state.add(version("one", { message: "A", from: "case" }));
+  state.add(version("two", { message: "B", from: "case" }));
+  Object.assign(state, { message: "C", from: "panel" });
+  state.step(-1);
+  assert.deepEqual([state.version.text, state.message, state.isForAnother], ["one", "C", true]);
+  state.message = " A";
+  state.step(1);
+  assert.deepEqual([state.version.text, state.message, state.from], ["two", "B", "case"]);
+  state.step(-1);
+  state.remove(state.versions[1]);
+  assert.deepEqual([state.version.text, state.message], ["one", "A"], "it was not the one that is shown");
+});
+
+test("versions that an earlier release kept answer the one message that it kept", () => {
+  const old = version("one", { message: undefined, from: undefined });
+  kept.set("deskmate.reply-draft.a", JSON.stringify({ isOpen: true, message: "A", notes: "", from: "chat", versions: [old], at: 0 }));
+  const { version: read } = DraftState.read("a");
+  assert.deepEqual([read.message, read.from], ["A", "chat"]);
+});
+
+test("what is typed in one draft is saved while another one is being written", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { drafts, requests, state } = page();
+  drafts.open();
+  await turns();
+  requests[0].say("draft", { id: "1", sources: [] });
+  await turns();
+  drafts.use("b");
+  state().notes = "She is a regular.";
+  drafts.saveSoon();
+  for (let part = 0; part < 4; part++) {
+    context.mock.timers.tick(200);
+    requests[0].say("text", { text: "word " });
+    await turns();
+  }
+  assert.equal(DraftState.read("b").notes, "She is a regular.");
+  assert.match(DraftState.read("a").version.text, /^word /);
+  await finish(requests, "one");
 });
 
 test("a prompt says which size of model it needs, and that a smaller one is loaded", () => {

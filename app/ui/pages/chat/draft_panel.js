@@ -19,6 +19,7 @@ import { citedIn } from "./draft_text.js";
 
 const FROM = { box: "Customer’s message, from the box below", chat: "Customer’s message, your last one in this chat", case: "Customer’s last message", panel: "Customer’s message" };
 const EARLIER = { chat: "Customer’s message, an earlier one in this chat", case: "An earlier message of the customer’s" };
+const OTHER = " (this draft answers another one)";
 const EXCERPT_CHARS = 80;
 
 export class DraftPanel {
@@ -99,7 +100,7 @@ export class DraftPanel {
    * @param {string} [shown.status]  what is going on
    * @param {string} [shown.error]
    * @param {string} [shown.rests]  the collections that it rests on
-   * @param {boolean} [shown.isLast]  whether the customer has written nothing since the message of the draft
+   * @param {boolean} [shown.isLast]  whether the customer has written nothing since the message in the panel
    */
   show(state, { status = "", error = "", rests = this.rests.textContent ?? "", isLast = true } = {}) {
     this.#isLast = isLast;
@@ -177,11 +178,11 @@ export class DraftPanel {
   }
 
   #showOrigin() {
-    const { message, from } = /** @type {DraftState} */ (this.#state);
+    const { message, from, isForAnother } = /** @type {DraftState} */ (this.#state);
     const line = message.trim().replace(/\s+/g, " ");
     const excerpt = line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
     const name = !this.#isLast && (from === "chat" || from === "case") ? EARLIER[from] : FROM[from];
-    this.origin.textContent = line === "" ? "Customer’s message: none yet, paste it here" : `${name}: “${excerpt}”`;
+    this.origin.textContent = line === "" ? "Customer’s message: none yet, paste it here" : `${name}${isForAnother ? OTHER : ""}: “${excerpt}”`;
   }
 
   #showSources() {

@@ -6,8 +6,8 @@ import { storage } from "../../shared/dom.js";
 
 /**
  * A version of a draft. `id`: of the stored draft; null if the model wrote nothing. `sources`: what it may cite.
- * `writing`: its text is still coming.
- * @typedef {{id: string | null, text: string, sources: Citation[], notice: string, writing: boolean}} Version
+ * `writing`: its text is still coming. `message`: the customer's message that it answers, found at `from`.
+ * @typedef {{id: string | null, text: string, sources: Citation[], notice: string, writing: boolean, message: string, from: MessageFrom}} Version
  */
 
 /** @typedef {"box" | "chat" | "case" | "panel"} MessageFrom  where the customer's message was found */
@@ -20,7 +20,7 @@ const keyOf = (conversationId) => `deskmate.reply-draft.${conversationId ?? "new
 
 export class DraftState {
   isOpen = false;
-  message = "";
+  message = ""; // the next version answers it; the one that is shown may answer another
   notes = "";
   /** @type {MessageFrom} */
   from = "panel";
@@ -44,6 +44,8 @@ export class DraftState {
       return state; // written by another version of this page
     }
     for (const version of state.versions) {
+      version.message ??= state.message; // an earlier release kept one message for all versions
+      version.from ??= state.from;
       if (version.writing) Object.assign(version, { writing: false, notice: CUT_SHORT });
     }
     return state;
@@ -72,20 +74,32 @@ export class DraftState {
     return this.versions[this.at] ?? null;
   }
 
+  /** Whether the version that is shown answers another message than `message`. */
+  get isForAnother() {
+    return this.version !== null && this.version.message.trim() !== this.message.trim();
+  }
+
   /** Adds a version and shows it. Of very many, the oldest is dropped. @param {Version} version */
   add(version) {
     this.versions = [...this.versions, version].slice(-MAX_VERSIONS);
     this.at = this.versions.length - 1;
   }
 
-  /** Takes a version back. The one that was shown before it is shown again. @param {Version} version */
+  /** Takes a version back. If it was shown, the newest of the others is shown. @param {Version} version */
   remove(version) {
+    const shown = this.version;
     this.versions = this.versions.filter((each) => each !== version);
-    this.at = this.versions.length - 1;
+    const at = this.versions.findIndex((each) => each === shown);
+    this.at = at === -1 ? this.versions.length - 1 : at;
   }
 
-  /** @param {number} by  1: the next version, -1: the one before */
+  /**
+   * Shows another version with the message that it answers. A message that the user has changed since is not replaced.
+   * @param {number} by  1: the next version, -1: the one before
+   */
   step(by) {
+    const isChanged = this.from === "panel" && this.isForAnother;
     this.at = Math.min(Math.max(this.at + by, 0), this.versions.length - 1);
+    if (this.version && !isChanged) ({ message: this.message, from: this.from } = this.version);
   }
 }

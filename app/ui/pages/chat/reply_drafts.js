@@ -2,7 +2,6 @@
 // used. Nothing here sends a message to the model's chat.
 
 import { ApiError, conversationDrafts, errorMessage } from "../../shared/api.js";
-import { debounce } from "../../shared/dom.js";
 import { DraftPanel } from "./draft_panel.js";
 import { DraftState } from "./draft_state.js";
 import { withSourceList, withoutCitations } from "./draft_text.js";
@@ -43,7 +42,8 @@ export class ReplyDrafts {
   /** @type {Map<DraftState, Run>} */
   #runs = new Map();
   #starting = false; // a double click must not make two conversations
-  #saveSoon = debounce(SAVE_MS, (/** @type {DraftState} */ state) => state.save());
+  /** @type {ReturnType<typeof setTimeout> | null} */
+  #saveTimer = null;
 
   /** @param {ReplyTarget} composer @param {DraftsHost} host @param {DraftPanel} [panel] */
   constructor(composer, host, panel) {
@@ -55,14 +55,12 @@ export class ReplyDrafts {
       stop: () => this.stop(),
       copy: (withSources) => this.copy(withSources),
       insert: () => this.insert(),
-      step: (by) => this.#step(by),
+      step: (by) => this.step(by),
       close: () => this.close(),
-      changed: () => this.#saveSoon(this.#state),
+      changed: () => this.saveSoon(),
     }, { isInsertFirst: host.from === "case" });
     composer.insertElsewhere = (text) => this.panel.insert(text);
-    addEventListener("pagehide", () => {
-      for (const state of [this.#state, ...this.#runs.keys()]) state.save();
-    });
+    addEventListener("pagehide", () => this.#save());
   }
 
   /** Another chat is shown, with the draft that this tab has of it. @param {string | null} conversationId */
@@ -83,22 +81,25 @@ export class ReplyDrafts {
   /**
    * The user wants a draft. The customer's message is the text in the message box; if that is empty, the user's last
    * message in the chat. A draft of the same message that is there already is shown again, and so is one of a message
-   * that the user pasted or changed.
+   * that the user pasted or changed. While a draft is being written it is shown, whatever it answers.
    */
   open() {
     const state = this.#state;
     const typed = this.composer.text.trim();
     const isOwn = state.message.trim() !== "" && (state.from === "box" || state.from === "panel");
-    const found = typed !== "" ? typed : isOwn ? state.message : (this.host.lastMessage()?.trim() ?? state.message);
-    const isNew = found !== state.message || state.versions.length === 0;
+    const isWriting = this.#runs.has(state);
+    const found = isWriting ? state.message : typed !== "" ? typed : isOwn ? state.message : (this.host.lastMessage()?.trim() ?? state.message);
     if (found !== state.message) {
       state.message = found;
       state.from = typed === "" ? (this.host.from ?? "chat") : "box";
     }
+    const isChanged = state.from === "panel" && state.versions.length > 0; // the user decides when it is answered
+    const answer = state.versions.findLastIndex(({ message }) => message.trim() === found.trim());
+    if (state.isForAnother && answer !== -1) state.at = answer;
     state.isOpen = true;
     this.#show();
     state.save();
-    const written = isNew && found !== "" ? this.write(null) : undefined;
+    const written = answer === -1 && found !== "" && !isWriting && !isChanged ? this.write(null) : undefined;
     this.panel.focus(); // on the text, which there is by now
     return written;
   }
@@ -120,10 +121,10 @@ export class ReplyDrafts {
     const state = this.#state;
     if (this.#starting || this.#runs.has(state)) return;
     this.#starting = true;
-    const { message, notes } = state;
+    const { message, from, notes } = state;
     const draft = change === null ? "" : (state.version?.text ?? "");
     /** @type {Version} */
-    const version = { id: null, text: "", sources: [], notice: "", writing: true };
+    const version = { id: null, text: "", sources: [], notice: "", writing: true, message, from };
     const run = { state, version, controller: new AbortController(), stopped: false };
     this.#runs.set(state, run);
     state.add(version);
@@ -168,10 +169,10 @@ export class ReplyDrafts {
 
   /** Puts the draft into the message box, in place of the customer's message that it was written from. */
   async insert() {
-    const { version, message } = this.#state;
+    const { version } = this.#state;
     if (!version) return;
     const text = withoutCitations(version.text, version.sources);
-    if (this.composer.text.trim() === message.trim()) this.composer.fill(text);
+    if (this.composer.text.trim() === version.message.trim()) this.composer.fill(text);
     else this.composer.insert(text);
     const said = "Inserted into the message box. Nothing was sent.";
     if (!(await this.#keep(version, "inserted", said))) return;
@@ -179,8 +180,8 @@ export class ReplyDrafts {
     this.host.notify(said);
   }
 
-  /** @param {number} by */
-  #step(by) {
+  /** Shows another version. @param {number} by */
+  step(by) {
     this.#state.step(by);
     this.#state.save();
     this.#show();
@@ -212,7 +213,7 @@ export class ReplyDrafts {
       if (id === null) version.sources = /** @type {Citation[]} */ (citations);
       Object.assign(version, { id, text, notice: notice ?? "", writing: false });
     }
-    this.#saveSoon(state);
+    this.saveSoon();
     if (state === this.#state) this.#show({ status: version.writing ? WRITING : "" });
   }
 
@@ -227,8 +228,20 @@ export class ReplyDrafts {
     this.#show({ status, error });
   }
 
+  /** Saves what has changed. Not a debounce: a draft that is being written would put off what the user types in another. */
+  saveSoon() {
+    this.#saveTimer ??= setTimeout(() => this.#save(), SAVE_MS);
+  }
+
+  #save() {
+    if (this.#saveTimer !== null) clearTimeout(this.#saveTimer);
+    this.#saveTimer = null;
+    for (const state of new Set([this.#state, ...this.#runs.keys()])) state.save();
+  }
+
   get #isLast() {
-    return (this.host.lastMessage()?.trim() ?? this.#state.message) === this.#state.message;
+    const message = this.#state.message.trim();
+    return (this.host.lastMessage()?.trim() ?? message) === message;
   }
 
   /** @param {{status?: string, error?: string}} shown */
