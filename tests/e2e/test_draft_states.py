@@ -183,6 +183,23 @@ def test_a_draft_that_is_stopped_leaves_a_usable_box(
     check_at_rest(page)
 
 
+def test_the_message_of_a_draft_is_an_earlier_one_once_another_is_sent(
+    elsewhere: Elsewhere, front: Server, new_browser: NewBrowser
+) -> None:
+    chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    elsewhere.server.say(words("31 months."), words("Kestrel kettles."), words("It lasts 31 months."))
+    chat.send(MESSAGE)
+    chat.wait_for_end()
+    until(chat.page, lambda: len(elsewhere.server.generation_requests) == 2)  # the second is for the chat's title
+    write(chat.page)
+    expect(text(chat.page)).to_have_value("It lasts 31 months.")
+    origin = panel(chat.page).locator(".dm-draft-origin")
+    expect(origin).to_have_text(f"Customer’s message, your last one in this chat: “{MESSAGE}”")
+    elsewhere.server.say(words("No."))
+    chat.send("And the toaster?")
+    expect(origin).to_have_text(f"Customer’s message, an earlier one in this chat: “{MESSAGE}”")
+
+
 def test_a_server_that_is_killed_while_it_writes_a_draft_loses_nothing_that_was_there(
     elsewhere: Elsewhere, front: Server, new_browser: NewBrowser
 ) -> None:

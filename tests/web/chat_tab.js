@@ -334,7 +334,7 @@ export function openTab({ channels, locks }) {
   const messages = new FakeMessages();
   const handlers = {};
   const composer = new FakeComposer();
-  const tab = { messages, composer, handlers, title: "", mark: false, overlays: 0, replying: false, connected: true, listed: 0, errors: [], marked: [], toasts: [] };
+  const tab = { messages, composer, handlers, title: "", mark: false, overlays: 0, replying: false, connected: true, listed: 0, errors: [], sent: [], marked: [], toasts: [] };
   const welcome = { temporary: false, shown: null, show: (how) => (welcome.shown = how), hide: () => (welcome.shown = null) };
   const stored = {};
   const state = new SettingsState({
@@ -361,6 +361,7 @@ export function openTab({ channels, locks }) {
     deleteMessage: (id) => tab.commands.delete(id),
     warnReplyInProgress: () => composer.warnReplyInProgress(),
     onConversationShown: (conversation, how) => tab.navigation.onConversationShown(conversation, how),
+    onMessageSent: () => tab.sent.push(composer.lastMessage),
     onConversationMissing: () => tab.navigation.onConversationMissing(),
     setReplying: (active) => (tab.replying = active),
     setConnected: (connected) => (tab.connected = connected),

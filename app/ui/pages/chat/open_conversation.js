@@ -25,6 +25,7 @@ import { codePoints, turnEvents } from "./turn_events.js";
  * @property {(id: string) => unknown} deleteMessage
  * @property {() => unknown} warnReplyInProgress
  * @property {(conversation: ConversationView | null, how?: {again: boolean, requestedAt: number}) => void} onConversationShown
+ * @property {() => void} onMessageSent  a message of the user was added to the shown conversation
  * @property {() => void} onConversationMissing
  * @property {(active: boolean) => void} setReplying
  * @property {(connected: boolean) => void} setConnected
@@ -216,6 +217,7 @@ export class OpenConversation {
     }
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
     this.#add({ ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" }, turn.in_stream ? streamId : null);
+    this.page.onMessageSent();
     this.messages.toLatest();
     announce("Message sent.");
     return { turn, left: false };

@@ -233,8 +233,10 @@ class Page {
         onConversationShown: (conversation, how) => {
           this.navigation.onConversationShown(conversation, how);
           this.attached?.show(); // missing while it is being made
-          if (!how?.again) this.drafts.use(conversation?.id ?? null);
+          if (how?.again) this.drafts.messagesChanged();
+          else this.drafts.use(conversation?.id ?? null);
         },
+        onMessageSent: () => this.drafts.messagesChanged(),
         onConversationMissing: () => this.navigation.onConversationMissing(),
         setReplying: (active) => this.#setReplying(active),
         setConnected: (connected) => this.#setConnected(connected),
