@@ -60,7 +60,7 @@ export async function openSource(citation) {
     note.textContent = versionNote(place.version, version);
     const { mark, stop } = showSpan(text, span, place, note);
     closed.then(stop);
-    back.hidden = span.start === 0 && span.end >= span.length; // there is nowhere far to go
+    back.hidden = text.scrollHeight <= text.clientHeight; // the passage cannot leave the window
     back.addEventListener("click", () => {
       mark.scrollIntoView({ block: "center" });
       text.focus({ preventScroll: true });
@@ -91,6 +91,12 @@ function showSpan(area, span, place, note) {
   const mark = make("mark", {}, passage ?? "");
   const version = note.textContent;
   let { start, end } = span;
+  /** @type {Map<HTMLButtonElement, string>} what failed, by the button that tries it again */
+  const errors = new Map();
+  const showNote = () => {
+    const said = [...errors.values()].join(" ") || version;
+    if (note.textContent !== said) note.textContent = said; // the same words again would be announced again
+  };
   /** @type {Map<Element, () => Promise<void>>} */
   const loads = new Map();
   const observer = new IntersectionObserver(
@@ -110,12 +116,15 @@ function showSpan(area, span, place, note) {
       const hasFocus = document.activeElement === button;
       try {
         await load(button);
-        note.textContent = version;
-        if (hasFocus && button.hidden) area.focus({ preventScroll: true });
+        errors.delete(button);
+        // The focus is lost with the button, unless the user has moved it meanwhile.
+        const isLost = button.hidden && [button, document.body].includes(/** @type {HTMLElement} */ (document.activeElement));
+        if (hasFocus && isLost) area.focus({ preventScroll: true });
         if (area.isConnected && !button.hidden) observer.observe(button); // it may still be near
       } catch (error) {
-        note.textContent = `${errorMessage(error)} “${name}” tries again.`;
+        errors.set(button, `${errorMessage(error)} “${name}” tries again.`);
       }
+      showNote();
       isLoading = false;
     };
     loads.set(button, run);
