@@ -12,7 +12,7 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
-from tests.e2e.test_cases_inbox import Desk
+from tests.e2e.test_cases_inbox import Desk, check_accessible
 from tests.e2e.test_desk_states import ACCOUNTS, PROVIDER, opened_desk
 
 pytestmark = pytest.mark.full
@@ -218,3 +218,35 @@ def test_a_busy_desk_fits_and_only_figures_scroll_sideways(
         stranger.locator("main:not([aria-busy])").wait_for()
         wrong.extend(f"{path}: {misfit}" for misfit in stranger.evaluate(MISFITS))
     assert not wrong, "\n".join(wrong)
+
+
+TABLES = {
+    "knowledge": ("Documents", ["Document", "State", "Passages", "Size", "Changed", "Actions"]),
+    "people": ("Accounts", ["Name", "Role", "Last seen", "Actions"]),
+    "audit": ("Audit entries", ["Time", "User", "Action", "Target", "Details"]),
+}
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_a_table_whose_cells_stand_below_each_other_is_still_a_table(
+    busy_desk: Desk, new_browser: NewBrowser, section: str
+) -> None:
+    signed_in = busy_desk.contexts["ada"].storage_state()
+    viewport = {"width": 390, "height": 844}
+    page = new_browser(busy_desk.server, storage_state=signed_in, viewport=viewport).new_page()
+    page.goto(f"{busy_desk.server.url}/desk#{section}")
+    page.locator(".dk-section[data-ready]:not([aria-busy])").wait_for()
+    name, columns = TABLES[section]
+    area = page.get_by_role("region", name=name, exact=True)
+    expect(area.get_by_role("columnheader")).to_have_text(columns)
+    row = area.locator("tbody [role=row]").first  # the roles are in the page: what is laid out as blocks loses its own
+    expect(row.locator("[role=cell], [role=rowheader]")).to_have_count(len(columns))
+    tops = row.locator("[role]:not(:empty)").evaluate_all(
+        "(cells) => cells.map((cell) => cell.getBoundingClientRect().top)"
+    )
+    assert tops == sorted(set(tops)), "each stands below the one before"
+    named = row.locator("[data-column]")
+    assert named.evaluate_all("(cells) => cells.map((cell) => cell.dataset.column)") == [
+        column for column in columns if column not in ("Document", "Name", "Actions")
+    ]
+    check_accessible(page)

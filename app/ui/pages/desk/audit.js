@@ -7,10 +7,12 @@ import { actionText, detailsText, targetText } from "./audit_text.js";
 import { button, DayRange, field, latest } from "./controls.js";
 import { zone } from "./days.js";
 import { problem, register } from "./desk.js";
+import { stackedRow, stackedTable } from "./stacked_table.js";
 
 /** @import { Actions, AuditEntry, AuditEntryPage } from "../../shared/api_types.js" */
 
 const PAGE = 50;
+const COLUMNS = ["Time", "User", "Action", "Target", "Details"];
 
 /** @param {HTMLElement} place */
 async function show(place) {
@@ -33,14 +35,14 @@ async function show(place) {
 
   /** @param {AuditEntry} entry */
   const row = (entry) =>
-    make(
-      "tr",
+    stackedRow(
+      COLUMNS,
       {},
-      make("td", { "data-column": "Time" }, moment(entry.at)),
-      make("td", { "data-column": "User", dir: "auto" }, entry.actor ?? "(not signed in)"),
-      make("td", { "data-column": "Action" }, actionText(entry.action)),
-      make("td", { "data-column": "Target", dir: "auto" }, targetText(entry)),
-      make("td", { "data-column": "Details" }, detailsText(entry)),
+      make("td", {}, moment(entry.at)),
+      make("td", { dir: "auto" }, entry.actor ?? "(not signed in)"),
+      make("td", {}, actionText(entry.action)),
+      make("td", { dir: "auto" }, targetText(entry)),
+      make("td", {}, detailsText(entry)),
     );
 
   function load(further = false) {
@@ -71,11 +73,7 @@ async function show(place) {
   place.append(
     make("p", { class: "dk-lead" }, "Who did what, and when. Nothing that users write is recorded here."),
     range.element,
-    make(
-      "div",
-      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Audit entries" },
-      make("table", {}, make("thead", {}, make("tr", {}, ...["Time", "User", "Action", "Target", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
-    ),
+    stackedTable("Audit entries", COLUMNS, body),
     note,
     trouble,
     more,

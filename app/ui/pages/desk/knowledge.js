@@ -9,12 +9,13 @@ import { button, field, latest } from "./controls.js";
 import { isAdmin, problem, register } from "./desk.js";
 import { questionList, questionMarker } from "./questions.js";
 import { isSettled, passageItem, passageLine, sizeText, stateText } from "./knowledge_texts.js";
+import { stackedRow, stackedTable } from "./stacked_table.js";
 
 /** @import { ChunkList, CollectionList, CollectionView, DocumentList, DocumentView, Passage, Passages, Viewer } from "../../shared/api_types.js" */
 
 const POLL_MS = 2000; // while a document waits or is read
 const ACCEPTED = ".md,.markdown,.html,.htm,.txt,.pdf,.docx,.csv";
-const HEADS = ["Document", "State", "Passages", "Size", "Changed"];
+const COLUMNS = ["Document", "State", "Passages", "Size", "Changed", "Actions"];
 
 /** @param {HTMLElement} place @param {Viewer} viewer */
 async function show(place, viewer) {
@@ -88,14 +89,14 @@ async function show(place, viewer) {
     const { name, title, state, error } = document;
     const open = button("Passages", () => act(() => showChunks(document)), { kind: "dm-small", "aria-label": `Passages of ${name}`, disabled: document.chunks === 0 });
     const remove = button("Remove", () => act(() => removeDocument(document)), { kind: "dm-small dm-danger", "aria-label": `Remove ${name}` });
-    return make(
-      "tr",
+    return stackedRow(
+      COLUMNS,
       { "data-state": state },
       make("th", { scope: "row", dir: "auto" }, title || name, title && title !== name ? make("div", { class: "dm-hint" }, name) : null),
-      make("td", { "data-column": "State" }, stateText(document), error ? make("div", { class: "dm-hint" }, error) : null),
-      make("td", { "data-column": "Passages" }, document.chunks.toLocaleString()),
-      make("td", { "data-column": "Size" }, sizeText(document.bytes)),
-      make("td", { "data-column": "Changed" }, moment(document.updated_at)),
+      make("td", {}, stateText(document), error ? make("div", { class: "dm-hint" }, error) : null),
+      make("td", {}, document.chunks.toLocaleString()),
+      make("td", {}, sizeText(document.bytes)),
+      make("td", {}, moment(document.updated_at)),
       make("td", {}, make("div", { class: "dm-buttons" }, open, current()?.may_edit ? remove : null)),
     );
   }
@@ -237,11 +238,7 @@ async function show(place, viewer) {
     found,
     questions.element,
     listTrouble,
-    make(
-      "div",
-      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Documents" },
-      make("table", {}, make("thead", {}, make("tr", {}, ...HEADS.map((name) => make("th", { scope: "col" }, name)), make("td"))), rows),
-    ),
+    stackedTable("Documents", COLUMNS, rows),
     empty,
     more,
     chunks,

@@ -6,9 +6,11 @@ import { moment, plural } from "../../shared/formats.js";
 import { button, field, latest } from "./controls.js";
 import { problem, register } from "./desk.js";
 import { identityPanel } from "./identity.js";
+import { stackedRow, stackedTable } from "./stacked_table.js";
 
 /** @import { AccountView, DeletionPreview, LinkView, PeopleView, PersonIdentity, SessionView, UserRole, Viewer } from "../../shared/api_types.js" */
 
+const COLUMNS = ["Name", "Role", "Last seen", "Actions"];
 /** @type {Record<string, string>} */
 const ROLES = { admin: "Admin", agent: "Agent", viewer: "Viewer" };
 /** @param {UserRole} chosen */
@@ -109,12 +111,12 @@ async function show(place, viewer) {
       kind: "dm-small dm-danger",
       "aria-label": `Delete ${name} and all of their data`,
     });
-    return make(
-      "tr",
+    return stackedRow(
+      COLUMNS,
       { class: disabled ? "dk-disabled" : null },
       make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dm-hint" }, shown)),
       make("td", {}, roles),
-      make("td", { "data-column": "Last seen" }, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
+      make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
       make("td", {}, make("div", { class: "dm-buttons" }, reset, ...(provider ? [identity] : []), sessions, able, erase)),
     );
   }
@@ -252,7 +254,6 @@ async function show(place, viewer) {
     });
   });
 
-  const heads = ["Name", "Role", "Last seen", make("span", { class: "dm-hidden" }, "Actions")].map((name) => make("th", { scope: "col" }, name));
   if (viewer.name === null) {
     place.append(make("p", { class: "dk-lead" }, "Accounts are off: this desk has a single user. Set APP_ACCOUNTS=true to turn them on."));
     return;
@@ -264,11 +265,7 @@ async function show(place, viewer) {
     invite,
     made,
     make("h2", {}, "Accounts"),
-    make(
-      "div",
-      { class: "dk-table dk-stacked", tabindex: "0", role: "region", "aria-label": "Accounts" },
-      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), rows),
-    ),
+    stackedTable("Accounts", COLUMNS, rows),
     openTitle,
     open,
     history,
