@@ -230,10 +230,11 @@ def test_on_a_phone_the_actions_of_a_reply_stand_in_one_line(
     def choose(name: str) -> None:
         more.press("Enter")
         expect(menu.get_by_role("menuitem").first).to_be_focused()
-        menu.get_by_role("menuitem", name=name, exact=True).press("Enter")
+        menu.get_by_role("menuitem").filter(has_text=name).press("Enter")
 
     more.press("Enter")
     expect(menu.get_by_role("menuitem")).to_have_text(["Compare", "Edit", "Lens", "Branch", "Delete"])
+    expect(menu.get_by_role("menuitem", name="Delete this reply and everything after it")).to_be_visible()
     assert _violations(page) == []
     page.keyboard.press("Escape")
     expect(more).to_be_focused()
@@ -251,3 +252,36 @@ def test_on_a_phone_the_actions_of_a_reply_stand_in_one_line(
     choose("Branch")
     page.wait_for_url(lambda url: conversation not in url)
     expect(page.locator(".dm-title")).to_have_text("a phone (branch)")
+
+
+def test_the_actions_of_an_earlier_reply_stay_in_view_while_their_menu_is_open(
+    new_browser: NewBrowser, server: Server
+) -> None:
+    conversation = seed_conversation(server.data_dir, "earlier", ["q", "An earlier reply.", "q", "The last one."])
+    context = new_browser(server, viewport={"width": 390, "height": 844})
+    chat = ChatPage(context.new_page(), server.url).open(conversation)
+    page, reply = chat.page, chat.replies.first
+    again = reply.get_by_role("button", name="Try again")
+    expect(again).to_have_attribute("title", "Try again: write another reply")
+    reply.hover()
+    reply.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem").filter(has_text="Delete").hover()
+    expect(again).to_have_css("opacity", "1")
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox", name="Message").click()
+    expect(again).to_have_css("opacity", "0")
+
+
+def test_there_is_no_menu_of_actions_where_none_can_be_chosen(new_browser: NewBrowser, server: Server) -> None:
+    conversation = seed_conversation(server.data_dir, "no action", ["q", _REPLY])
+    context = new_browser(server, viewport={"width": 390, "height": 844})
+    reply = ChatPage(context.new_page(), server.url).open(conversation).replies.last
+    more = reply.get_by_role("button", name="More actions")
+    expect(more).to_be_visible()
+    actions = reply.locator(".dm-other-actions > button")
+    actions.evaluate_all(
+        "(buttons) => buttons.forEach((button, index) => { button[['hidden', 'disabled'][index % 2]] = true })"
+    )
+    expect(more).to_be_hidden()
+    actions.last.evaluate("(button) => { button.hidden = button.disabled = false }")
+    expect(more).to_be_visible()

@@ -7,17 +7,19 @@ import { icon, make } from "./dom.js";
  * button. Redraws must keep a button that has aria-expanded="true" until `closed` is called.
  * @param {HTMLElement} button
  * @param {string} label
- * @param {{name: string, iconName?: string, action: () => unknown, danger?: boolean}[]} entries
+ * @param {{name: string, label?: string, iconName?: string, action: () => unknown, danger?: boolean}[]} entries  label: the name
+ *   for screen readers, which contains `name`; without it, `name`
  */
 export function openMenu(button, label, entries, closed = () => {}) {
   /** @param {(typeof entries)[number]} entry */
-  const item = ({ name, iconName, action, danger }) =>
+  const item = ({ name, label: full, iconName, action, danger }) =>
     make(
       "button",
       {
         type: "button",
         role: "menuitem",
         class: danger ? "dm-menu-item dm-danger" : "dm-menu-item",
+        "aria-label": full,
         tabindex: "-1",
         onclick: () => {
           menu.hidePopover();

@@ -31,12 +31,16 @@ export class MoreActions {
     openMenu(
       this.more,
       "More actions",
-      able.map((button) => ({
-        name: button.ariaPressed === "true" ? `Close ${button.textContent?.toLowerCase()}` : (button.textContent ?? ""),
-        iconName: button.dataset.icon,
-        danger: button.dataset.icon === "delete",
-        action: () => button.click(),
-      })),
+      able.map((button) => {
+        const isPressed = button.ariaPressed === "true";
+        return {
+          name: isPressed ? `Close ${button.textContent?.toLowerCase()}` : (button.textContent ?? ""),
+          label: isPressed ? undefined : (button.ariaLabel ?? undefined),
+          iconName: button.dataset.icon,
+          danger: button.dataset.icon === "delete",
+          action: () => button.click(),
+        };
+      }),
     );
   }
 }

@@ -54,6 +54,7 @@ export class ReplyView {
     const offered = (name, element) => (actions.offers(name) ? element : null);
     const again = actionButton("Try again", "Try again: write another reply", () => actions.regenerate(id), "again");
     again.classList.add("dm-again");
+    again.title = again.ariaLabel ?? ""; // where the row is narrow, it is an icon
     const more = new MoreActions([
       offered("compare", this.compare),
       offered("rewrite", this.editor.button),
