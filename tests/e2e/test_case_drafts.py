@@ -139,6 +139,7 @@ def test_a_customer_who_writes_while_a_draft_is_written_gets_the_next_one(desk: 
     origin = panel(page).locator(".dm-draft-origin")
     expect(origin).to_have_text("An earlier message of the customer’s: “My kettle is cold.”")
     elsewhere.open_gate(gate)
+    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
     expect(text(page)).to_have_value("Descale it.")
     elsewhere.server.say(words("The toaster is not for bread."))
     write(page)

@@ -20,7 +20,7 @@ from tests.e2e.test_knowledge_desk import make_people
 from tests.e2e.test_slow_answers import Held, until
 from tests.e2e.test_sources import add_document
 from tests.e2e.test_users import SECRET
-from tests.e2e.test_widths import _MISFITS
+from tests.e2e.test_widths import MISFITS
 
 pytestmark = pytest.mark.full
 
@@ -287,7 +287,7 @@ def test_the_viewer_fits_its_window(library: Library, new_browser: NewBrowser, w
     expect(area(page).locator("mark")).to_be_in_viewport()
     check_accessible(page)
     # The numbers of the sources in the page behind it can be hit in a wider area than is drawn.
-    assert [misfit for misfit in page.evaluate(_MISFITS) if "dm-cite" not in misfit] == []
+    assert [misfit for misfit in page.evaluate(MISFITS) if "dm-cite" not in misfit] == []
     box = page.get_by_role("dialog").bounding_box()
     assert box is not None
     assert 0 <= box["x"] <= width - box["width"]

@@ -28,9 +28,6 @@ def add_document(page: Page, url: str, text: str = MANUAL) -> str:
     return str(document)
 
 
-_add_document = add_document
-
-
 def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
     chat.open_settings()
     expect(chat.page.locator(".dm-control-collections")).to_be_hidden()  # there are no documents

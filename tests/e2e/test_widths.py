@@ -49,7 +49,6 @@ MISFITS = """() => {
   }
   return found;
 }"""
-_MISFITS = MISFITS
 
 
 def test_nothing_is_wider_than_its_place(new_browser: NewBrowser, server: Server) -> None:

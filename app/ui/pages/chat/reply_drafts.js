@@ -81,7 +81,7 @@ export class ReplyDrafts {
   /**
    * The user wants a draft. The customer's message is the text in the message box; if that is empty, the user's last
    * message in the chat. A draft of the same message that is there already is shown again, and so is one of a message
-   * that the user pasted or changed. While a draft is being written it is shown, whatever it answers.
+   * that the user pasted or changed. While one is being written, no other is begun, whatever it answers.
    */
   open() {
     const state = this.#state;
