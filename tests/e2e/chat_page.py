@@ -8,8 +8,10 @@ REPLY_MS = 60_000
 
 
 def letters(text: str) -> str:
-    """The letters and digits of a text. A star that closes far below may turn a star above into emphasis."""
-    return "".join(filter(str.isalnum, text))
+    """The letters and digits of a text, up to a dollar sign: one far below may make a formula of what is between them.
+    A star that closes far below may turn a star above into emphasis.
+    """
+    return "".join(filter(str.isalnum, text.partition("$")[0]))
 
 
 class ChatPage:
