@@ -75,16 +75,38 @@ def test_every_figure_of_bursts_is_one_of_its_run() -> None:
 def test_every_figure_without_amx_is_one_of_its_run() -> None:
     rows = table("An EPYC without AMX")[1:]
     assert len(rows) == 13
-    for work, own, peer, ratio, _, run in rows:
-        measured = results(f"2026-11-27-bench-epyc-{run.strip('`')}")["rows"]
-        theirs = peer.split()[-1]
-        shown = []
-        for cell, is_own in ((own, True), (theirs, False)):
-            close = [each for each in figures_of(measured, own=is_own) if as_shown(each, cell)]
-            assert close, (work, cell)
-            shown.append(close[0])
-        quotient = shown[1] / shown[0] if "first token" in work else shown[0] / shown[1]
-        assert float(ratio) == pytest.approx(quotient, rel=0.01), work
+    works = {
+        "128": "1 chat",
+        "1,024": "prompt of 1,024",
+        "3,900": "context of 3,900",
+        "second": "second turn after 2,000",
+    }
+    works |= {"one": "1 chat", "8": "8 chats", "32": "32 chats"}
+    formats = {"8 bits": "int8", "4 bits": "int4"}
+
+    def ratio_in(run: str, work: str, peer: str) -> tuple[float, float, float]:
+        """Deskmate's figure, the peer's, and how many times better Deskmate's is."""
+        name = next(name for part, name in works.items() if re.search(rf"(^|of ){part}", work))
+        number_format = next((each for label, each in formats.items() if label in work), "bf16")
+        is_time = "first token" in work
+        figures = []
+        for engine in ("deskmate", peer.split()[0].lower()):
+            (row,) = (
+                row
+                for row in results(f"2026-11-27-bench-epyc-{run}")["rows"]
+                if (row["engine"], row["work"], row["format"]) == (engine, name, number_format)
+            )
+            figures.append(row["figures"]["ttft" if is_time else "decode" if name == "1 chat" else "throughput"])
+        own, theirs = figures
+        return own, theirs, theirs / own if is_time else own / theirs
+
+    for work, own, peer, ratio, before, run in rows:
+        measured, theirs, quotient = ratio_in(run.strip("`"), work, peer)
+        assert as_shown(measured, own), work
+        assert as_shown(theirs, peer.split()[-1]), work
+        assert float(ratio) == pytest.approx(quotient, abs=0.0051), work
+        if before:
+            assert float(before) == pytest.approx(ratio_in("before", work, peer)[2], abs=0.0051), work
 
 
 def test_every_figure_beside_all_peers_is_that_of_its_run() -> None:
