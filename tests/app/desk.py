@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from app.auth.accounts import AccountService
 from app.auth.passwords import Passwords
 from app.domain.roles import UserRole
 from app.services.container import Services
+from app.store.accounts.token_use import TokenUsageRecords
+from testing.waiting import eventually
 from tests.app.live_server import RunningApp, live_server
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
@@ -82,3 +85,17 @@ async def desk(data_dir: Path, *, gradio: bool = True, **settings: Any) -> Async
         finally:
             for http in opened.clients.values():
                 await http.aclose()
+
+
+async def replies_ended(here: Desk) -> None:
+    """No reply is being written any more, and none is still being saved."""
+    await eventually(lambda: here.live.engine.running == 0)
+    deadline = asyncio.get_running_loop().time() + 20
+    while any([await replies_under_way(here, user_id) for user_id in here.ids.values()]):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def replies_under_way(here: Desk, user_id: str) -> int:
+    saved = await TokenUsageRecords(here.services.database).replies_under_way(user_id)
+    return saved + here.services.turns.count_running(user_id) + here.services.temporary.count_running(user_id)

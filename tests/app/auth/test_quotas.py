@@ -12,8 +12,7 @@ import pytest
 from app.domain.roles import UserRole
 from app.store.accounts import token_use
 from app.store.accounts.token_use import TokenUsageRecords
-from testing.waiting import eventually
-from tests.app.desk import Desk, desk
+from tests.app.desk import desk, replies_ended
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -31,20 +30,6 @@ def refused(answer: httpx.Response) -> str:
     return message
 
 
-async def ended(here: Desk) -> None:
-    """No reply is being written any more, and none is still being saved."""
-    await eventually(lambda: here.live.engine.running == 0)
-    deadline = asyncio.get_running_loop().time() + 20
-    while any([await under_way(here, user_id) for user_id in here.ids.values()]):
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
-
-
-async def under_way(here: Desk, user_id: str) -> int:
-    saved = await TokenUsageRecords(here.services.database).replies_under_way(user_id)
-    return saved + here.services.turns.count_running(user_id) + here.services.temporary.count_running(user_id)
-
-
 async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, messages_per_minute=3, concurrent_replies=None) as here:
         ben, ada = await here.add("ben", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)
@@ -55,7 +40,7 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
             assert "too many messages in a minute" in refused(answer)
         assert len((await ben.get("/api/conversations")).json()["items"]) == 1
         assert (await send(ada)).status_code == 201
-        await ended(here)
+        await replies_ended(here)
 
 
 async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_path: Path) -> None:
@@ -71,7 +56,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
         assert (await send(ada)).status_code == 201
         for gate in gates:
             gate.set()
-        await ended(here)
+        await replies_ended(here)
         gate = asyncio.Event()
         here.live.engine.say("a", "b", gates={1: gate})
         async with ben.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
@@ -89,7 +74,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
             assert asyncio.get_running_loop().time() < deadline, last.text
             await asyncio.sleep(0.05)
         kept.set()
-        await ended(here)
+        await replies_ended(here)
 
 
 async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Path) -> None:
@@ -101,7 +86,7 @@ async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Pat
         assert (first.status_code, again.status_code) == (201, 201)
         assert first.json()["turn_id"] == again.json()["turn_id"]
         gate.set()
-        await ended(here)
+        await replies_ended(here)
 
 
 @pytest.mark.slow
@@ -113,7 +98,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         ben = await here.add("ben", UserRole.AGENT)
         here.live.engine.say("some", "words")
         sent = (await send(ben)).json()
-        await ended(here)
+        await replies_ended(here)
         assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
         assert (await ben.delete(f"/api/conversations/{sent['conversation_id']}")).status_code == 204
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
@@ -125,7 +110,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         refused(await ben.post("/v1/chat/completions", json=CHAT))
     async with desk(tmp_path, gradio=False, tokens_per_day=used + 1) as more:
         assert (await send(await more.signed_in("ben"))).status_code == 201
-        await ended(more)
+        await replies_ended(more)
 
 
 async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(tmp_path: Path) -> None:
@@ -149,7 +134,7 @@ async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
     ):
         for _ in range(3):
             assert (await send(http)).status_code == 201
-        await ended(laptop)
+        await replies_ended(laptop)
 
 
 async def test_each_reply_of_a_comparison_counts_and_all_are_refused_where_one_too_many(tmp_path: Path) -> None:
@@ -162,10 +147,10 @@ async def test_each_reply_of_a_comparison_counts_and_all_are_refused_where_one_t
         assert "3 replies at a time; your limit is 2" in answer.json()["error"]["message"]
         assert (await ben.get("/api/conversations")).json()["items"] == []
         assert (await ben.post("/api/comparisons", json=two)).status_code == 201
-        await ended(here)
+        await replies_ended(here)
         assert "too many messages in a minute" in refused(await ben.post("/api/comparisons", json=two))
         assert (await send(ben)).status_code == 201  # the third; what was refused does not count
-        await ended(here)
+        await replies_ended(here)
     async with desk(tmp_path / "slow", gradio=False, messages_per_minute=2, concurrent_replies=None) as here:
         ben = await here.add("ben", UserRole.AGENT)
         answer = await ben.post("/api/comparisons", json=three)
