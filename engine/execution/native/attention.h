@@ -36,6 +36,23 @@ struct PagedKV {
     }
 };
 
+// Prefetches a key or value of dim numbers: a token's lie far from the next one's, so the processor's own prefetching
+// does not find them. Always inlined: GCC takes a function that only prefetches for one without effect, and drops its
+// calls.
+template <typename Cache>
+[[gnu::always_inline]] inline void prefetch_row(const Cache* row, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += 64 / int64_t(sizeof(Cache))) __builtin_prefetch(row + d);
+}
+
+// Returns sixteen words of a row of dim bfloat16, two numbers each, from word on; zeros past its end. A copy of known
+// length is a load; others would be calls.
+inline Ints row_words(const bf16* row, int64_t dim, int64_t word) {
+    if (dim - 2 * word >= 2 * kLanes) return load<Ints>(row + 2 * word);
+    Ints words = {};
+    std::memcpy(&words, row + 2 * word, (dim - 2 * word) * sizeof(bf16));
+    return words;
+}
+
 // Returns the first position that a query at position sees.
 inline int64_t window_start(const Layer& layer, int64_t position) {
     return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;

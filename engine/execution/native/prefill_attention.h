@@ -50,7 +50,8 @@ class PrefillAttention {
     // attended) with sixteen numbers of a query's output, from number on, counted from the first of the heads.
     template <typename StoreOutput>
     void attend(const float* queries, int64_t stride, TileConfig& tiles, const StoreOutput& store_output) {
-        pack_keys_and_values();
+        pack_keys();
+        pack_values();
         ensure_size(scratch_.queries, kPrefillRows * query_words_);
         ensure_size(scratch_.scores, kPrefillRows * kPrefillKeyBlock);
         ensure_size(scratch_.probs, kPrefillRows * kPrefillKeyBlock / 2);
@@ -66,30 +67,42 @@ class PrefillAttention {
         return std::min(key, position_ + num_rows_ / heads_per_kv_ - first_key_);
     }
 
-    void pack_keys_and_values() {
-        ensure_size(scratch_.keys, num_keys_ * query_words_);
-        ensure_size(scratch_.values, num_keys_ / 2 * dim_);
-        const int64_t count = clamp_to_sequence(num_keys_);
+    // Returns where a key or value is, or null in the padding.
+    const bf16* find(const bf16* numbers, int64_t key) const {
+        return key < clamp_to_sequence(num_keys_) ? numbers + cache_.offset(first_key_ + key) : nullptr;
+    }
+
+    void pack_keys() {
+        int32_t* packed = ensure_size(scratch_.keys, num_keys_ * query_words_);
+        const bf16 *from[kLanes], *next[kLanes];
+        for (int64_t at = 0; at < kLanes; ++at) next[at] = find(cache_.keys, at);
         for (int64_t key = 0; key < num_keys_; key += kLanes) {
-            const bf16* from[kLanes];
-            for (int64_t at = 0; at < kLanes; ++at)
-                from[at] = key + at < count ? cache_.keys + cache_.offset(first_key_ + key + at) : nullptr;
+            for (int64_t at = 0; at < kLanes; ++at) {
+                from[at] = next[at];
+                next[at] = find(cache_.keys, key + kLanes + at);
+            }
             for (int64_t word = 0; word < query_words_; word += kTileWords) {
                 Ints rows[kLanes] = {};
-                const int64_t bytes = std::min<int64_t>(64, (dim_ - 2 * word) * 2);
-                for (int64_t at = 0; at < kLanes; ++at)
-                    if (from[at]) std::memcpy(&rows[at], from[at] + 2 * word, bytes);
+                for (int64_t at = 0; at < kLanes; ++at) {
+                    if (from[at]) rows[at] = row_words(from[at], dim_, word);
+                    if (next[at]) __builtin_prefetch(next[at] + 2 * word);
+                }
                 transpose(rows);
-                for (int64_t at = 0; at < kTileWords; ++at)
-                    store(rows[at], &scratch_.keys[key * query_words_ + (word + at) * kLanes]);
+                for (int64_t at = 0; at < kTileWords; ++at, packed += kLanes) store(rows[at], packed);
             }
         }
-        for (int64_t key = 0; key < num_keys_; key += 2) {
-            const bf16* even = key < count ? cache_.values + cache_.offset(first_key_ + key) : nullptr;
-            const bf16* odd = key + 1 < count ? cache_.values + cache_.offset(first_key_ + key + 1) : nullptr;
+    }
+
+    void pack_values() {
+        int32_t* packed = ensure_size(scratch_.values, num_keys_ / 2 * dim_);
+        const int64_t panel_size = num_keys_ / 2 * kLanes;
+        for (int64_t key = 0; key < num_keys_; key += 2, packed += kLanes) {
+            const bf16 *even = find(cache_.values, key), *odd = find(cache_.values, key + 1);
+            for (int64_t at = 0; at < 2; ++at)
+                if (const bf16* next = find(cache_.values, key + at + kLanes)) prefetch_row(next, dim_);
             for (int64_t d = 0; d < dim_; d += kLanes) {
                 const Ints words = (even ? widen_bits(even + d) : Ints{}) | (odd ? widen_bits(odd + d) : Ints{}) << 16;
-                store(words, &scratch_.values[(d / kLanes * (num_keys_ / 2) + key / 2) * kLanes]);
+                store(words, packed + d / kLanes * panel_size);
             }
         }
     }

@@ -98,20 +98,14 @@ class SimdPrefillAttention {
         return is_seen ? numbers + cache_.offset(first_key_ + index) : nullptr;
     }
 
-    // A token's key and value lie far from the next one's, so the processor's own prefetching does not find them. Always
-    // inlined: GCC takes a function that only prefetches for one without effect, and drops its calls.
     [[gnu::always_inline]] void prefetch(const Cache* numbers, int64_t index) const {
-        if (const Cache* from = find(numbers, index))
-            for (int64_t d = 0; d < dim_; d += kRegisterBytes / int64_t(sizeof(Cache))) __builtin_prefetch(from + d);
+        if (const Cache* from = find(numbers, index)) prefetch_row(from, dim_);
     }
 
     // Returns sixteen words of a key, from word on, in the dtype of the products; zeros past its end.
     Ints key_words(const Cache* key, int64_t word) const {
         if constexpr (std::is_same_v<Number, bf16>) {
-            if (dim_ - 2 * word >= 2 * kLanes) return load<Ints>(key + 2 * word);
-            Ints words = {};
-            std::memcpy(&words, key + 2 * word, (dim_ - 2 * word) * 2);
-            return words;
+            return row_words(key, dim_, word);
         } else {
             return Ints(widen(key + word));
         }
