@@ -85,7 +85,7 @@ def test_a_comparison_outlives_its_tab_and_is_stopped_as_a_whole(chat: ChatPage)
     expect(page.get_by_role("button", name="Keep this one").first).to_be_enabled()
     texts = page.locator(".dm-column .dm-text").all_inner_texts()
     chat.reload()
-    assert page.locator(".dm-column .dm-text").all_inner_texts() == texts
+    expect(page.locator(".dm-column .dm-text")).to_have_text(texts, use_inner_text=True)
 
 
 def test_a_reply_is_compared_with_others_in_its_place(chat: ChatPage) -> None:
