@@ -316,6 +316,36 @@ test("what is typed in one draft is saved while another one is being written", a
   await finish(requests, "one");
 });
 
+test("a chat that is deleted while its draft is written keeps nothing of it, and the new chat keeps its own", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { drafts, requests, shown, state } = page({ id: null });
+  state().notes = "She is a regular.";
+  drafts.use("a");
+  drafts.open();
+  await turns();
+  requests[0].say("draft", { id: "1", sources: [] });
+  requests[0].say("text", { text: "It is " });
+  await turns();
+  drafts.use("b"); // it is deleted from the list while another one is open
+  drafts.forget("a");
+  drafts.use("a"); // as after an undo of the deletion
+  assert.deepEqual([shown.at(-1).text, shown.at(-1).status, shown.at(-1).isOpen], [null, "", false]);
+  await turns();
+  assert.deepEqual([...kept.keys()], ["deskmate.reply-draft.new"]);
+
+  drafts.open();
+  await turns();
+  requests[1].say("draft", { id: "2", sources: [] });
+  requests[1].say("text", { text: "It was " });
+  await turns();
+  drafts.forget("a"); // while it is open
+  drafts.use(null);
+  await turns();
+  context.mock.timers.tick(1000);
+  assert.deepEqual([...kept.keys()], ["deskmate.reply-draft.new"]);
+  assert.deepEqual([state().conversationId, state().notes], [null, "She is a regular."]);
+});
+
 test("a prompt says which size of model it needs, and that a smaller one is loaded", () => {
   const prompt = { title: "Reply", min_parameters: 1e9 };
   assert.deepEqual([135e6, 1.5e9, 14_300_000, 900].map(parametersText), ["135 million", "1.5 billion", "14.3 million", "900"]);

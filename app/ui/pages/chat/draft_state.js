@@ -27,6 +27,7 @@ export class DraftState {
   /** @type {Version[]} oldest first */
   versions = [];
   at = -1; // the version that is shown; -1: there is none
+  isDeleted = false; // its conversation is, and nothing of the draft is kept
 
   /** @param {string | null} conversationId */
   constructor(conversationId) {
@@ -57,6 +58,7 @@ export class DraftState {
   }
 
   save() {
+    if (this.isDeleted) return;
     const { isOpen, message, notes, from, versions, at } = this;
     const isEmpty = !isOpen && message === "" && notes === "" && versions.length === 0;
     storage.write("sessionStorage", keyOf(this.conversationId), isEmpty ? "" : JSON.stringify({ isOpen, message, notes, from, versions, at }));

@@ -66,16 +66,25 @@ export class ReplyDrafts {
   /** Another chat is shown, with the draft that this tab has of it. @param {string | null} conversationId */
   use(conversationId) {
     this.#state.save();
-    const running = [...this.#runs.keys()].find((state) => state.conversationId === conversationId);
-    this.#state = running ?? DraftState.read(conversationId);
+    this.#state = this.#stateOf(conversationId);
     this.#show();
   }
 
   /** A conversation was deleted. @param {string} conversationId */
   forget(conversationId) {
-    for (const [state, run] of this.#runs) if (state.conversationId === conversationId) run.controller.abort();
-    if (this.#state.conversationId === conversationId) this.#state = new DraftState(null);
+    for (const [state, run] of this.#runs) {
+      if (state.conversationId !== conversationId) continue;
+      state.isDeleted = true; // or the request that is aborted would save it once more
+      run.controller.abort();
+    }
+    if (this.#state.conversationId === conversationId) this.#state = this.#stateOf(null); // as a new one, it would empty what is kept of the new chat
     DraftState.forget(conversationId);
+  }
+
+  /** @param {string | null} conversationId */
+  #stateOf(conversationId) {
+    const running = [...this.#runs.keys()].find((state) => state.conversationId === conversationId && !state.isDeleted);
+    return running ?? DraftState.read(conversationId);
   }
 
   /**
