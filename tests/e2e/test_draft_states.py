@@ -17,11 +17,14 @@ from tests.e2e.server import Server
 from tests.e2e.test_cases_inbox import check_accessible
 from tests.e2e.test_drafts import MESSAGE, panel, text
 from tests.e2e.test_slow_answers import until
+from tests.e2e.test_sources import add_document
 from tests.e2e.test_widths import MISFITS
 
 pytestmark = pytest.mark.full
 
 PHONE = {"width": 390, "height": 844}
+#: Each with the height that a phone's keyboard leaves of it.
+PHONES = [(390, 844, 480), (320, 640, 400)]
 SENTENCE = "It lasts 31 months from the day of purchase, and limescale is not covered [1]. "
 
 
@@ -50,6 +53,31 @@ def check_usable(page: Page) -> None:
     for control in controls.all():
         if control.is_enabled():
             control.click(trial=True)
+
+
+#: Controls of the panel that cannot be brought wholly into it by scrolling, or are too small for a finger.
+OUT_OF_REACH = """(panel) => [...panel.querySelectorAll("button, textarea, summary")]
+  .filter((control) => control.checkVisibility())
+  .flatMap((control) => {
+    control.scrollIntoView({ block: "nearest" });
+    const box = control.getBoundingClientRect();
+    const place = panel.getBoundingClientRect();
+    const isInside = box.left >= place.left && box.right <= place.right
+      && (control.matches("textarea") || (box.top >= place.top && box.bottom <= place.bottom));
+    const isLarge = Math.min(box.width, box.height) >= 24;
+    return isInside && isLarge ? [] : [[control.textContent || control.ariaLabel || control.id, box.toJSON()]];
+  })"""
+
+
+def check_by_touch(chat: ChatPage) -> None:
+    """Draft and message box are in the window together, and a finger reaches each control of the draft."""
+    page = chat.page
+    send = page.get_by_role("button", name="Send", exact=True)
+    for place in (panel(page), chat.box, send):
+        expect(place).to_be_in_viewport(ratio=1)
+    assert panel(page).evaluate(OUT_OF_REACH) == []
+    expect(page.locator(".dm-header")).to_be_in_viewport(ratio=1)  # nothing has moved the whole page
+    check_usable(page)
 
 
 def check_at_rest(page: Page) -> None:
@@ -181,6 +209,72 @@ def test_a_draft_that_is_stopped_leaves_a_usable_box(
     expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
     expect(panel(page).get_by_role("group", name="Draft 3 of 3")).to_be_visible()
     check_at_rest(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height", "with_keyboard"), PHONES)
+def test_a_draft_is_wholly_usable_by_touch_on_a_phone(
+    elsewhere: Elsewhere,
+    front: Server,
+    new_browser: NewBrowser,
+    width: int,
+    height: int,
+    with_keyboard: int,
+    scheme: str,
+) -> None:
+    size = {"width": width, "height": height}
+    context = new_browser(front, viewport=size, is_mobile=True, has_touch=True, color_scheme=scheme)
+    chat = ChatPage(context.new_page(), front.url).open()
+    page = chat.page
+    add_document(page, front.url)
+    chat.reload().open_settings()
+    page.get_by_role("checkbox", name="Knowledge").check()
+    page.locator(".dm-toggle-settings").tap()
+
+    def resize(to_height: int) -> None:
+        page.set_viewport_size({"width": width, "height": to_height})
+
+    def tap(name: str) -> None:
+        panel(page).get_by_role("button", name=name, exact=True).tap()
+
+    opener = page.get_by_role("button", name="Draft a reply")
+    opener.tap()
+    expect(panel(page).get_by_label("Customer’s message")).to_be_focused()
+    check_by_touch(chat)
+    tap("Close the draft")
+    expect(opener).to_be_focused()  # not the box: its keyboard would cover the page
+    chat.box.fill(f"{MESSAGE}\nHow long is it?\nWhere is the receipt to go?")
+    elsewhere.server.say(words("31 months [1]."), words(SENTENCE * 12))
+    opener.tap()
+    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
+    tap("Friendlier")
+    expect(panel(page).get_by_role("group", name="Draft 2 of 2")).to_be_visible()
+    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
+    expect(text(page)).to_be_focused()
+    check_by_touch(chat)
+    panel(page).locator(".dm-citation summary").tap()
+    expect(panel(page).locator("blockquote")).to_be_visible()
+    check_by_touch(chat)
+    resize(with_keyboard)
+    check_by_touch(chat)
+
+    page.route("**/draft", lambda route: route.abort())
+    tap("Try again")
+    expect(panel(page).get_by_role("alert")).to_contain_text("Check that it is running")
+    expect(panel(page).get_by_role("alert")).to_be_in_viewport(ratio=0.5)
+    expect(text(page)).to_be_focused()
+    check_by_touch(chat)
+    resize(height)
+    check_by_touch(chat)
+    chat.box.tap()
+    expect(chat.box).to_be_focused()
+    tap("Previous draft")
+    expect(text(page)).to_have_value("31 months [1].")
+    tap("Insert")
+    expect(panel(page)).to_be_hidden()
+    expect(chat.box).to_have_value("31 months.")
+    expect(opener).to_be_focused()
+    expect(chat.box).to_be_in_viewport(ratio=1)
 
 
 def test_the_message_of_a_draft_is_an_earlier_one_once_another_is_sent(

@@ -65,7 +65,7 @@ function page({ id = "a", typed = "Where is it?" } = {}) {
   const requests = [];
   const shown = [];
   let current = null;
-  const composer = { text: typed, fill: (text) => (composer.text = text), insert: (text) => (composer.text += text), focus: () => undefined };
+  const composer = { text: typed, fill: (text) => (composer.text = text), insert: (text) => (composer.text += text), focusAfterDraft: () => undefined };
   const show = (state, options) => {
     current = state;
     shown.push({ ...options, text: state.version?.text ?? null, isOpen: state.isOpen, message: state.message, isForAnother: state.isForAnother });

@@ -269,6 +269,12 @@ export class Composer extends Component {
     if (matchMedia("(hover: hover)").matches) this.textarea.focus({ preventScroll: true });
   }
 
+  /** Takes the focus of a draft that is closed: in the box, or on the draft's button where the box doesn't get it. */
+  focusAfterDraft() {
+    this.focus();
+    if (document.activeElement !== this.textarea) this.draftButton.focus({ preventScroll: true });
+  }
+
   /**
    * Focuses the box once a request is done, unless the user has moved the focus meanwhile. `before`: the focused
    * element at the time of the request.

@@ -32,7 +32,7 @@ function makeDrafts() {
     text: "", // the box holds the agent's reply, never the customer's message
     fill: insert,
     insert,
-    focus: () => shown?.box.text.focus(),
+    focusAfterDraft: () => shown?.box.text.focus(),
     insertElsewhere: () => false,
   };
   return new ReplyDrafts(target, {

@@ -128,6 +128,7 @@ export class DraftPanel {
     this.#showSources();
     this.#enable();
     if (focused) this.#keepFocus(focused);
+    if (error !== "") this.alert.scrollIntoView({ block: "nearest" }); // the button that was used may be below all of the text
   }
 
   /** The customer has written, or it is known again what they wrote last. @param {boolean} isLast  as of `show` */

@@ -20,7 +20,7 @@ const WRITING = "Writing the draft …";
  * @property {string} text  what the user has typed as the customer's message
  * @property {(text: string) => unknown} fill
  * @property {(text: string) => unknown} insert
- * @property {() => unknown} focus
+ * @property {() => unknown} focusAfterDraft  the draft was closed, and has the focus no more
  * @property {(text: string) => boolean} insertElsewhere  takes a canned reply, if a draft is open
  */
 
@@ -122,7 +122,7 @@ export class ReplyDrafts {
     this.#state.isOpen = false;
     this.#state.save();
     this.#show();
-    this.composer.focus();
+    this.composer.focusAfterDraft();
   }
 
   /** Writes a draft, or a change of the one that is shown, as a new version. @param {"shorter" | "friendlier" | null} change */
