@@ -27,6 +27,7 @@ export class Talk {
   /** @type {Promise<void> | null} a session that is being started */
   #starting = null;
   #retryMs = FIRST_RETRY_MS;
+  #casesTold = 0; // by events and new sessions
   /** @type {string | null} the last reply of a person that the server knows as read */
   #read = null;
   /** @type {(() => void) | null} */
@@ -89,8 +90,7 @@ export class Talk {
   }
 
   async askForPerson() {
-    const { case: state } = await this.#withSession(() => this.api.askForPerson());
-    if (state) this.#dispatch({ type: "case", case: state });
+    await this.#withSession(() => this.#takeCase(this.api.askForPerson()));
   }
 
   /** @param {number} score @param {string} comment */
@@ -162,7 +162,7 @@ export class Talk {
     this.api.token = session.token;
     this.store.set("token", session.token);
     if (session.identity_error) console.warn(`Deskmate did not accept the token of identify(): ${session.identity_error}`);
-    this.#dispatch({ type: "session", session });
+    this.#tell({ type: "session", session });
     this.#follow(session.last_event_id ?? null);
   }
 
@@ -193,9 +193,15 @@ export class Talk {
     const data = JSON.parse(text);
     if (name === "message") this.#dispatch({ type: "message", message: data });
     else if (name === "delta") this.#dispatch({ type: "delta", ...data });
-    else if (name === "case") this.#dispatch({ type: "case", case: data });
+    else if (name === "case") this.#tell({ type: "case", case: data });
     else if (name === "reset") void this.start();
     else if (name === "typing") this.#type(data.name ?? null);
+  }
+
+  /** The server tells of the case by itself. @param {TalkEvent} event */
+  #tell(event) {
+    this.#casesTold += 1;
+    this.#dispatch(event);
   }
 
   /** @param {string | null} name */
@@ -209,12 +215,24 @@ export class Talk {
   async #send({ client_id, text, files }) {
     // A message never waits here for a session: this tab would keep the other ones from sending. start() sends it later.
     if (this.api.token === null) throw new WidgetError("", 0, "no_session");
-    const answer = await this.api.write({ text, client_id, attachments: files.map(({ id }) => id) }).catch((error) => {
+    const writing = this.api.write({ text, client_id, attachments: files.map(({ id }) => id) }).catch((error) => {
       if (error instanceof WidgetError && error.status === 401) void this.start();
       throw error;
     });
+    const answer = await this.#takeCase(writing);
     this.#dispatch({ type: "message", message: answer.message });
-    if (answer.case) this.#dispatch({ type: "case", case: /** @type {CaseState} */ (answer.case) });
+  }
+
+  /**
+   * Takes the case from an answer, unless the server told of it meanwhile: that is newer, or an event that is will follow.
+   * @template {{case?: CaseState | null}} Answer
+   * @param {Promise<Answer>} answering
+   */
+  async #takeCase(answering) {
+    const told = this.#casesTold;
+    const answer = await answering;
+    if (answer.case && told === this.#casesTold) this.#dispatch({ type: "case", case: answer.case });
+    return answer;
   }
 
   /**

@@ -179,6 +179,7 @@ async def test_a_stream_that_was_hung_up_is_no_longer_there(
     assert (await send(ben, JOIN, call_of(await chat_index(ben), "hung-up"))).status_code == 200
     async with aclosing(messages_of(ben, "hung-up")) as messages:
         assert await anext(messages)
+        await eventually(lambda: here.live.engine.calls != [])  # else it may begin after this test
     await eventually(lambda: not is_streaming(page, "hung-up"))
     capfd.readouterr()
     assert_refused(await ben.get("/gradio_api/queue/data?session_hash=hung-up"), capfd, 404)
