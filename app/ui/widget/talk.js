@@ -27,7 +27,7 @@ export class Talk {
   /** @type {Promise<void> | null} a session that is being started */
   #starting = null;
   #retryMs = FIRST_RETRY_MS;
-  #casesTold = 0; // by events and new sessions
+  #caseUpdates = 0; // states of the case that came by event or session, or went with the visitor
   /** @type {string | null} the last reply of a person that the server knows as read */
   #read = null;
   /** @type {(() => void) | null} */
@@ -69,6 +69,7 @@ export class Talk {
     }
     this.api.token = null;
     this.state = INITIAL;
+    this.#caseUpdates += 1;
     await this.start();
   }
 
@@ -114,8 +115,11 @@ export class Talk {
   /** @param {string} email */
   async leaveEmail(email) {
     const name = this.state.contact?.name ?? "";
-    const contact = await this.#withSession(() => this.api.changeContact({ name, email }));
-    this.#dispatch({ type: "contact", contact });
+    await this.#withSession(async () => {
+      const { token } = this.api;
+      const contact = await this.api.changeContact({ name, email });
+      if (this.api.token === token) this.#dispatch({ type: "contact", contact });
+    });
   }
 
   /** @param {TalkEvent} event */
@@ -162,7 +166,7 @@ export class Talk {
     this.api.token = session.token;
     this.store.set("token", session.token);
     if (session.identity_error) console.warn(`Deskmate did not accept the token of identify(): ${session.identity_error}`);
-    this.#tell({ type: "session", session });
+    this.#receiveCase({ type: "session", session });
     this.#follow(session.last_event_id ?? null);
   }
 
@@ -193,14 +197,14 @@ export class Talk {
     const data = JSON.parse(text);
     if (name === "message") this.#dispatch({ type: "message", message: data });
     else if (name === "delta") this.#dispatch({ type: "delta", ...data });
-    else if (name === "case") this.#tell({ type: "case", case: data });
+    else if (name === "case") this.#receiveCase({ type: "case", case: data });
     else if (name === "reset") void this.start();
     else if (name === "typing") this.#type(data.name ?? null);
   }
 
-  /** The server tells of the case by itself. @param {TalkEvent} event */
-  #tell(event) {
-    this.#casesTold += 1;
+  /** An event or a session has the case. @param {TalkEvent} event */
+  #receiveCase(event) {
+    this.#caseUpdates += 1;
     this.#dispatch(event);
   }
 
@@ -219,19 +223,21 @@ export class Talk {
       if (error instanceof WidgetError && error.status === 401) void this.start();
       throw error;
     });
-    const answer = await this.#takeCase(writing);
-    this.#dispatch({ type: "message", message: answer.message });
+    const { token } = this.api;
+    const { message } = await this.#takeCase(writing);
+    if (this.api.token === token) this.#dispatch({ type: "message", message }); // else it is another visitor's talk by now
   }
 
   /**
-   * Takes the case from an answer, unless the server told of it meanwhile: that is newer, or an event that is will follow.
+   * Takes the case from an answer, unless an event or a session brought it meanwhile: that is newer, or a newer event
+   * follows.
    * @template {{case?: CaseState | null}} Answer
    * @param {Promise<Answer>} answering
    */
   async #takeCase(answering) {
-    const told = this.#casesTold;
+    const updates = this.#caseUpdates;
     const answer = await answering;
-    if (answer.case && told === this.#casesTold) this.#dispatch({ type: "case", case: answer.case });
+    if (answer.case && updates === this.#caseUpdates) this.#dispatch({ type: "case", case: answer.case });
     return answer;
   }
 
