@@ -243,7 +243,7 @@ def test_a_draft_is_wholly_usable_by_touch_on_a_phone(
     check_by_touch(chat)
     tap("Close the draft")
     expect(opener).to_be_focused()  # not the box: its keyboard would cover the page
-    chat.box.fill(f"{MESSAGE}\nHow long is it?\nWhere is the receipt to go?")
+    chat.box.fill(MESSAGE + "\nHow long is it?" * 14)  # more than the box shows at once
     elsewhere.server.say(words("31 months [1]."), words(SENTENCE * 12))
     opener.tap()
     expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()

@@ -32,7 +32,10 @@ function makeDrafts() {
     text: "", // the box holds the agent's reply, never the customer's message
     fill: insert,
     insert,
-    focusAfterDraft: () => shown?.box.text.focus(),
+    focusAfterDraft: () => {
+      const isTouch = !matchMedia("(hover: hover)").matches; // the keyboard would cover the page
+      (isTouch ? shown?.box.draft : shown?.box.text)?.focus({ preventScroll: true });
+    },
     insertElsewhere: () => false,
   };
   return new ReplyDrafts(target, {

@@ -27,7 +27,7 @@ export class DraftState {
   /** @type {Version[]} oldest first */
   versions = [];
   at = -1; // the version that is shown; -1: there is none
-  isDeleted = false; // its conversation is, and nothing of the draft is kept
+  isDeleted = false; // its conversation was deleted, and save() does nothing
 
   /** @param {string | null} conversationId */
   constructor(conversationId) {

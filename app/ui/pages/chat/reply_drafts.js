@@ -20,7 +20,7 @@ const WRITING = "Writing the draft …";
  * @property {string} text  what the user has typed as the customer's message
  * @property {(text: string) => unknown} fill
  * @property {(text: string) => unknown} insert
- * @property {() => unknown} focusAfterDraft  the draft was closed, and has the focus no more
+ * @property {() => unknown} focusAfterDraft  takes the focus of a draft that is closed
  * @property {(text: string) => boolean} insertElsewhere  takes a canned reply, if a draft is open
  */
 
@@ -72,13 +72,11 @@ export class ReplyDrafts {
 
   /** A conversation was deleted. @param {string} conversationId */
   forget(conversationId) {
-    for (const [state, run] of this.#runs) {
-      if (state.conversationId !== conversationId) continue;
-      state.isDeleted = true; // or the request that is aborted would save it once more
-      run.controller.abort();
-    }
-    if (this.#state.conversationId === conversationId) this.#state = this.#stateOf(null); // as a new one, it would empty what is kept of the new chat
+    const isIts = (/** @type {DraftState} */ state) => state.conversationId === conversationId;
+    for (const state of [this.#state, ...this.#runs.keys()].filter(isIts)) state.isDeleted = true; // nothing saves it again
+    for (const [state, run] of this.#runs) if (isIts(state)) run.controller.abort();
     DraftState.forget(conversationId);
+    if (isIts(this.#state)) this.use(null);
   }
 
   /** @param {string | null} conversationId */
