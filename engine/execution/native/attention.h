@@ -1,5 +1,5 @@
-// What decode_attention.h, prefill_attention.h and prefill_attention_simd.h share: the paged cache, the sliding window,
-// the online softmax.
+// What decode_attention.h, prefill_attention.h and prefill_attention_simd.h share: the paged cache and how its rows are
+// fetched, the sliding window, the online softmax.
 //
 // Memory: a layer's keys and values are [num_blocks, block_size, num_kv_heads, head_dim], float32 or bfloat16. A block
 // table gives the block of each block_size positions of a sequence; the keys of all kv heads of a token are adjacent.

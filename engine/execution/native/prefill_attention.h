@@ -44,7 +44,8 @@ class PrefillAttention {
           dim_(model.head_dim),
           query_words_((model.head_dim + 31) / 32 * kTileWords),
           first_key_(window_start(layer, position)),
-          num_keys_((position + num_queries - first_key_ + 31) / 32 * 32) {}
+          num_seen_(position + num_queries - first_key_),
+          num_keys_((num_seen_ + 31) / 32 * 32) {}
 
     // queries: float32 [num_queries, stride], from the first of the heads on. Calls store_output(query, number,
     // attended) with sixteen numbers of a query's output, from number on, counted from the first of the heads.
@@ -63,13 +64,10 @@ class PrefillAttention {
    private:
     // Positions of keys and queries are absolute; indices of keys count from first_key_.
     int64_t position(int64_t row) const { return position_ + row / heads_per_kv_; }
-    int64_t clamp_to_sequence(int64_t key) const {
-        return std::min(key, position_ + num_rows_ / heads_per_kv_ - first_key_);
-    }
 
     // Returns where a key or value is, or null in the padding.
     const bf16* find(const bf16* numbers, int64_t key) const {
-        return key < clamp_to_sequence(num_keys_) ? numbers + cache_.offset(first_key_ + key) : nullptr;
+        return key < num_seen_ ? numbers + cache_.offset(first_key_ + key) : nullptr;
     }
 
     void pack_keys() {
@@ -96,10 +94,14 @@ class PrefillAttention {
     void pack_values() {
         int32_t* packed = ensure_size(scratch_.values, num_keys_ / 2 * dim_);
         const int64_t panel_size = num_keys_ / 2 * kLanes;
+        const bf16* rows[kLanes];  // of the next sixteen keys, by key % kLanes
+        for (int64_t key = 0; key < kLanes; ++key) rows[key] = find(cache_.values, key);
         for (int64_t key = 0; key < num_keys_; key += 2, packed += kLanes) {
-            const bf16 *even = find(cache_.values, key), *odd = find(cache_.values, key + 1);
-            for (int64_t at = 0; at < 2; ++at)
-                if (const bf16* next = find(cache_.values, key + at + kLanes)) prefetch_row(next, dim_);
+            const bf16 *even = rows[key % kLanes], *odd = rows[key % kLanes + 1];
+            for (int64_t at = 0; at < 2; ++at) {
+                const bf16* next = rows[key % kLanes + at] = find(cache_.values, key + at + kLanes);
+                if (next) prefetch_row(next, dim_);
+            }
             for (int64_t d = 0; d < dim_; d += kLanes) {
                 const Ints words = (even ? widen_bits(even + d) : Ints{}) | (odd ? widen_bits(odd + d) : Ints{}) << 16;
                 store(words, packed + d / kLanes * panel_size);
@@ -125,7 +127,7 @@ class PrefillAttention {
         OnlineSoftmax states[kPrefillRows];
         for (int64_t row = 0; row < count; ++row)
             states[row] = first_softmax(layer_, kv_head_ * heads_per_kv_ + (first_row + row) % heads_per_kv_);
-        const int64_t end = clamp_to_sequence(position(first_row + count - 1) + 1 - first_key_);
+        const int64_t end = position(first_row + count - 1) + 1 - first_key_;
         const int64_t start = (window_start(layer_, position(first_row)) - first_key_) / 32 * 32;
         for (int64_t key = start; key < end; key += kPrefillKeyBlock) {
             const int64_t width = std::min(kPrefillKeyBlock, (end - key + 31) / 32 * 32);
@@ -233,7 +235,7 @@ class PrefillAttention {
     const PagedKV<bf16>& cache_;
     AttentionScratch& scratch_;
     int64_t kv_head_, position_, num_rows_, heads_per_kv_, dim_, query_words_;
-    int64_t first_key_, num_keys_;  // the keys that any of the queries sees; num_keys_ includes the padding
+    int64_t first_key_, num_seen_, num_keys_;  // the keys that any of the queries sees; num_keys_ includes the padding
 };
 
 #endif
