@@ -14,14 +14,17 @@ from statistics import median
 from typing import NamedTuple
 
 MAX_STEP_RATIO = 1.6
-"""Upper bound on a mixed step's duration while one reader waits, as a multiple of a decode-only step.
+"""Duration that a mixed step aims to stay within while one reader waits, as a multiple of a decode-only step.
+
+Whole tiles, one larger step in :data:`PROBE_INTERVAL`, more prompts than decodes and :data:`MAX_PREFILL_SLOWDOWN` may
+exceed it.
 
 The prompt then gets 0.6 / 1.6 = 38 % of the machine: if time grows linearly with tokens, its prefill takes 2.7 times
 as long as alone.
 """
 MAX_COUNTED_READERS = 4
 """Each reader who waits allows a mixed step another 0.6 decode-only steps, up to this many readers: a burst of prompts
-is soon read, and so decodes together, while the replies before it keep at least 29 % of their speed."""
+is soon read, and so decodes together, while the replies before it keep about 29 % of their speed."""
 MAX_PREFILL_SLOWDOWN = 5.0
 """Upper bound on a step's time per prompt token, as a multiple of the lowest measured. Takes precedence over
 ``MAX_STEP_RATIO`` where decodes are short."""

@@ -87,15 +87,15 @@ async def desk(data_dir: Path, *, gradio: bool = True, **settings: Any) -> Async
                 await http.aclose()
 
 
-async def replies_ended(here: Desk) -> None:
-    """No reply is being written any more, and none is still being saved."""
+async def wait_for_replies(here: Desk) -> None:
+    """Waits until no reply is being written or saved."""
     await eventually(lambda: here.live.engine.running == 0)
     deadline = asyncio.get_running_loop().time() + 20
-    while any([await replies_under_way(here, user_id) for user_id in here.ids.values()]):
+    while any([await _replies_under_way(here, user_id) for user_id in here.ids.values()]):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
 
 
-async def replies_under_way(here: Desk, user_id: str) -> int:
+async def _replies_under_way(here: Desk, user_id: str) -> int:
     saved = await TokenUsageRecords(here.services.database).replies_under_way(user_id)
     return saved + here.services.turns.count_running(user_id) + here.services.temporary.count_running(user_id)

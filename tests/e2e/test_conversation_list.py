@@ -14,10 +14,11 @@ from tests.e2e.test_slow_answers import Held
 
 @pytest.fixture
 def seeded(server: Server, new_tab: NewTab) -> ChatPage:
-    """A tab at a conversation named Alpha that speaks of quartz; there is a Beta too, and the list shows both."""
+    """A tab at a conversation named Alpha that speaks of quartz; there is a Beta too, and the list is there."""
     seed_conversation(server.data_dir, "Beta", ["nothing of interest", "indeed"])
     chat = new_tab(seed_conversation(server.data_dir, "Alpha", ["what is quartz", "A mineral named quartz."]))
-    expect(chat.row("Alpha").first).to_be_visible()  # the page is ready before its list, whose rows tests count
+    # The page is ready before its list, whose rows tests count; they come with its tags.
+    expect(chat.row("Alpha").first).to_be_visible()
     return chat
 
 

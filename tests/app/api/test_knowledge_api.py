@@ -16,7 +16,7 @@ from app.domain.roles import UserRole
 from app.knowledge.questions import read_questions
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.reading import ReadingQueue
-from tests.app.desk import Desk, desk, replies_ended
+from tests.app.desk import Desk, desk, wait_for_replies
 
 TEXT = "Refunds are paid within ten days."
 COLLECTIONS, DOCUMENTS = "/api/kb/collections", "/api/kb/documents"
@@ -260,7 +260,7 @@ async def test_a_chat_takes_no_collection_that_its_user_may_not_use(here: Desk) 
     ada, gus = here.clients["ada"], here.clients["gus"]
     secret = (await ada.post(COLLECTIONS, json={"name": "Salaries"})).json()["id"]
     begun = (await gus.post("/api/turns", json={"text": "Hello"})).json()["conversation_id"]
-    await replies_ended(here)  # what is asked while one is written is a conflict
+    await wait_for_replies(here)  # what is asked while one is written is a conflict
     address = f"/api/conversations/{begun}"
     before = (await gus.get(address)).json()["settings"]
     missing = "0198c000-0000-7000-8000-000000000009"

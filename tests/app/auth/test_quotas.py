@@ -12,7 +12,7 @@ import pytest
 from app.domain.roles import UserRole
 from app.store.accounts import token_use
 from app.store.accounts.token_use import TokenUsageRecords
-from tests.app.desk import desk, replies_ended
+from tests.app.desk import desk, wait_for_replies
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -40,7 +40,7 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
             assert "too many messages in a minute" in refused(answer)
         assert len((await ben.get("/api/conversations")).json()["items"]) == 1
         assert (await send(ada)).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
 
 
 async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
         assert (await send(ada)).status_code == 201
         for gate in gates:
             gate.set()
-        await replies_ended(here)
+        await wait_for_replies(here)
         gate = asyncio.Event()
         here.live.engine.say("a", "b", gates={1: gate})
         async with ben.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
@@ -74,7 +74,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
             assert asyncio.get_running_loop().time() < deadline, last.text
             await asyncio.sleep(0.05)
         kept.set()
-        await replies_ended(here)
+        await wait_for_replies(here)
 
 
 async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Pat
         assert (first.status_code, again.status_code) == (201, 201)
         assert first.json()["turn_id"] == again.json()["turn_id"]
         gate.set()
-        await replies_ended(here)
+        await wait_for_replies(here)
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         ben = await here.add("ben", UserRole.AGENT)
         here.live.engine.say("some", "words")
         sent = (await send(ben)).json()
-        await replies_ended(here)
+        await wait_for_replies(here)
         assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
         assert (await ben.delete(f"/api/conversations/{sent['conversation_id']}")).status_code == 204
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
@@ -110,7 +110,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         refused(await ben.post("/v1/chat/completions", json=CHAT))
     async with desk(tmp_path, gradio=False, tokens_per_day=used + 1) as more:
         assert (await send(await more.signed_in("ben"))).status_code == 201
-        await replies_ended(more)
+        await wait_for_replies(more)
 
 
 async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
     ):
         for _ in range(3):
             assert (await send(http)).status_code == 201
-        await replies_ended(laptop)
+        await wait_for_replies(laptop)
 
 
 async def test_each_reply_of_a_comparison_counts_and_all_are_refused_where_one_too_many(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ async def test_each_reply_of_a_comparison_counts_and_all_are_refused_where_one_t
         assert "3 replies at a time; your limit is 2" in answer.json()["error"]["message"]
         assert (await ben.get("/api/conversations")).json()["items"] == []
         assert (await ben.post("/api/comparisons", json=two)).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
         assert "too many messages in a minute" in refused(await ben.post("/api/comparisons", json=two))
         assert (await send(ben)).status_code == 201  # the third; what was refused does not count
-        await replies_ended(here)
+        await wait_for_replies(here)
     async with desk(tmp_path / "slow", gradio=False, messages_per_minute=2, concurrent_replies=None) as here:
         ben = await here.add("ben", UserRole.AGENT)
         answer = await ben.post("/api/comparisons", json=three)

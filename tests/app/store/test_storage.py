@@ -29,7 +29,7 @@ from app.store.maintenance.migrate import alembic_config, migrate
 from app.turns import storage_quota as room
 from testing.fake_engine import FakeEngine
 from tests.app.auth.test_quotas import send
-from tests.app.desk import SECRET, Desk, desk, replies_ended
+from tests.app.desk import SECRET, Desk, desk, wait_for_replies
 from tests.app.store.test_conversations import fill
 
 
@@ -150,7 +150,7 @@ async def test_who_has_no_room_is_told_and_loses_nothing(tmp_path: Path) -> None
         assert refused.json()["error"]["code"] == "limit_reached"
         assert "Your storage is full: 1.0 MiB of 1.0 MiB" in refused.json()["error"]["message"]
         gate.set()  # the reply under way when the limit was met comes to its end
-        await replies_ended(here)
+        await wait_for_replies(here)
         reply = await ben.get(f"/api/conversations/{sent['conversation_id']}")
         assert len(reply.json()["messages"][-1]["content"]) == 200_001
         for path in ("regenerate", "branch"):
@@ -163,7 +163,7 @@ async def test_who_has_no_room_is_told_and_loses_nothing(tmp_path: Path) -> None
         assert (await send(ada)).status_code == 201
         assert (await ben.delete(f"/api/conversations/{sent['conversation_id']}")).status_code == 204
         assert (await send(ben, "one more")).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
 
 
 _CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -183,12 +183,12 @@ async def test_conversations_have_a_number(tmp_path: Path) -> None:
         ben = await here.add("ben", UserRole.AGENT)
         first = (await send(ben)).json()
         assert (await send(ben)).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
         refused = await send(ben)
         assert refused.status_code == 409
         assert "You have 2 conversations, and 2 is the most" in refused.json()["error"]["message"]
         assert (await send(ben, conversation_id=first["conversation_id"])).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
         branched = await ben.post(f"/api/messages/{first['message_id']}/branch")
         assert branched.status_code == 409
         assert "you would have more than 2 conversations" in branched.json()["error"]["message"]
@@ -267,7 +267,7 @@ async def test_every_role_sees_its_own_storage(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False) as here:
         people = {role: await here.add(role.value, role) for role in UserRole}
         assert (await send(people[UserRole.AGENT], "x" * 5000)).status_code == 201
-        await replies_ended(here)
+        await wait_for_replies(here)
         used = {}
         for role, http in people.items():
             answer = await http.get("/api/account/storage")
