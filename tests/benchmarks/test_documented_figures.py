@@ -55,10 +55,13 @@ def test_every_figure_beside_a_peer_is_one_of_its_run(section: str, date: str, n
         assert float(ratio) == pytest.approx(1 / quotient if is_time else quotient, rel=0.015), work
 
 
-def test_every_figure_of_bursts_is_one_of_its_run() -> None:
-    rows = table("Another Xeon with AMX", 1)[1:]
-    measured = results("2026-11-27-bench-amx-bursts")["rows"]
-    assert len(rows) == 11
+@pytest.mark.parametrize(
+    ("position", "name", "num_rows"), [(1, "2026-11-27-bench-amx-bursts", 11), (2, "2026-11-28-bench-amx-packing", 6)]
+)
+def test_every_figure_beside_vllm_is_one_of_its_run(position: int, name: str, num_rows: int) -> None:
+    rows = table("Another Xeon with AMX", position)[1:]
+    measured = results(name)["rows"]
+    assert len(rows) == num_rows
     for work, *cells, ratio in rows:
         shown = []
         for cell, is_own in zip(cells, (True, False), strict=True):
