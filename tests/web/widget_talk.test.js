@@ -34,6 +34,7 @@ async function startedTalk(started = Promise.resolve()) {
     },
     events: async () => new Response(new ReadableStream({ start: (controller) => (stream = controller) })),
     askForPerson: () => new Promise((resolve) => answers.push(resolve)),
+    changeContact: (contact) => new Promise((resolve) => answers.push(() => resolve({ ...contact, verified: false }))),
     write: ({ client_id }) => new Promise((resolve) => answers.push((answer) => resolve({ message: sent(client_id), ...answer }))),
   };
   const talk = new Talk(api, new Store("t.", null), undefined, { language: "en", time_zone: "UTC" }, () => {});
@@ -91,14 +92,17 @@ test("what is answered after the visitor has signed out is not shown to the next
   const { talk, answers } = await startedTalk(started.promise);
   void talk.write("Hello");
   const asked = talk.askForPerson();
+  const left = talk.leaveEmail("ada@example.com");
   await soon();
+  assert.equal(answers.length, 3);
   const identified = talk.identify(null);
   await soon();
   for (const answer of answers) answer({ case: caseOf("open") });
-  await asked;
+  await Promise.all([asked, left]);
   await soon();
-  assert.deepEqual([talk.state.case, talk.state.messages], [null, []]);
+  const shown = () => [talk.state.case, talk.state.messages, talk.state.contact];
+  assert.deepEqual(shown(), [null, [], null]);
   started.resolve();
   await identified;
-  assert.deepEqual([talk.state.case, talk.state.messages], [null, []]);
+  assert.deepEqual(shown(), [null, [], {}]);
 });
