@@ -104,7 +104,7 @@ def test_steps_are_whole_tiles(tile_rows: int) -> None:
 
 
 def test_attention_that_grows_with_the_context_is_followed() -> None:
-    # Two tiles a step at first, so that steps can become smaller; at the end, attention costs twice the rest of a token.
+    # Two tiles a step at first, so that it can become smaller; at the end, attention costs twice the rest of a token.
     machine = Machine(per_token=4e-5, per_key=2e-8)
     reading = read(warmed_up(machine), machine)
     late = reading.seconds[len(reading.seconds) // 2 :]
