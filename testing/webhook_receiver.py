@@ -15,6 +15,7 @@ class Receiver:
     url: str = ""
     answer: bytes = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
     hangs: bool = False
+    drop_every: int | None = None  #: each so-manieth request gets no answer: the connection ends
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,8 +28,9 @@ class Receiver:
             self.requests.append((headers, body))
             if self.hangs:
                 await asyncio.sleep(3600)
-            writer.write(self.answer)
-            await writer.drain()
+            if self.drop_every is None or len(self.requests) % self.drop_every:
+                writer.write(self.answer)
+                await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the sender was killed
         finally:

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import func, select
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 import app.cases.sweeper
 import app.cases.webhook_sender
+import app.domain.webhooks
 import app.services.container
 import app.services.widget
 from app.auth.visitors import VisitorIdentity
@@ -42,6 +44,7 @@ CONSTANTS = (
     (app.cases.sweeper, "WAKE_SECONDS", 0.03),
     (app.cases.webhook_sender, "LOOK_SECONDS", 0.02),
     (app.services.container, "LEASE_SECONDS", 1.0),
+    (app.domain.webhooks, "RETRY_SECONDS", (0.1,) * 100),  # a claim by a process that died counts as an attempt
     *((app.services.widget, f"{limits}_BY_VISITOR", ()) for limits in ("MESSAGES", "COMMANDS")),
     (app.services.widget, "MESSAGES_BY_ADDRESS", ()),
 )
@@ -130,10 +133,15 @@ class _Acts:
     async def finish(self) -> None:
         """Waits until the bot, the snoozes and the webhooks have nothing left to do."""
         bot, database = self._services._bot, self._services.database
+        said_at = 0.0
         while True:
-            left = await database.read(_num_left)
-            if not (left or bot._tasks or bot._owed or await self._cases.bot.unanswered()):
+            left = await database.read(_what_is_left)
+            left |= {"bot": len(bot._tasks) + len(bot._owed), "unanswered": len(await self._cases.bot.unanswered())}
+            if not any(left.values()):
                 return
+            if monotonic() > said_at + 10:  # for the log of one that never ends
+                print("left:", left, flush=True)
+                said_at = monotonic()
             await asyncio.sleep(0.02)
 
     def _tell(self, line: Line) -> None:
@@ -188,11 +196,11 @@ def _case_line(case: CaseView) -> Line:
     return {"case": case.id, "revision": case.revision, "state": [case.status, case.epoch, assignee]}
 
 
-def _num_left(session: Session) -> int:
-    """Deliveries that wait, replies that are being written, and cases to wake."""
-    waiting = (
-        select(func.count()).select_from(WebhookDelivery).where(WebhookDelivery.status == DeliveryStatus.PENDING),
-        select(func.count()).select_from(Turn).where(Turn.status == "running"),
-        select(func.count()).select_from(SupportCase).where(SupportCase.status == CaseStatus.SNOOZED),
-    )
-    return sum(session.scalar(count) or 0 for count in waiting)
+def _what_is_left(session: Session) -> dict[str, int]:
+    """How many deliveries wait, replies are being written, and cases are to be woken."""
+    waiting = {
+        "deliveries": select(func.count()).where(WebhookDelivery.status == DeliveryStatus.PENDING),
+        "replies": select(func.count()).where(Turn.status == "running"),
+        "snoozed": select(func.count()).where(SupportCase.status == CaseStatus.SNOOZED),
+    }
+    return {name: session.scalar(count) or 0 for name, count in waiting.items()}
