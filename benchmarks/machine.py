@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -52,17 +53,19 @@ class CpuMark:
     busy: float
     own: float
     session: int | None = None  #: processes of this session do not count as other processes
+    program: str | None = None  #: nor do those of this name
 
     @classmethod
-    def now(cls, session: int | None = None) -> CpuMark:
+    def now(cls, session: int | None = None, program: str | None = None) -> CpuMark:
         user, nice, system, _idle, _iowait, irq, softirq, steal = _cpu_ticks()
         ticks_per_second = os.sysconf("SC_CLK_TCK")
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             wall=perf_counter(),
             busy=(user + nice + system + irq + softirq + steal) / ticks_per_second,
-            own=usage.ru_utime + usage.ru_stime + session_seconds(session),
+            own=usage.ru_utime + usage.ru_stime + session_seconds(session) + program_seconds(program),
             session=session,
+            program=program,
         )
 
     def others_share(self, ended: float = 0.0) -> float:
@@ -71,7 +74,7 @@ class CpuMark:
         Args:
             ended: CPU seconds of own processes that have ended and are in no other count.
         """
-        now = CpuMark.now(self.session)
+        now = CpuMark.now(self.session, self.program)
         others = (now.busy - self.busy) - (now.own - self.own) - ended
         capacity = (now.wall - self.wall) * (os.cpu_count() or 1)
         return max(0.0, others / capacity) if capacity > 0 else 0.0
@@ -79,17 +82,25 @@ class CpuMark:
 
 def session_seconds(session: int | None) -> float:
     """Returns the CPU time of all processes of a session and of their ended children, seconds."""
-    if session is None:
-        return 0.0
-    ticks = 0
+    return sum(own + ended for _name, of, own, ended in _processes() if of == session)
+
+
+def program_seconds(program: str | None) -> float:
+    """Returns the CPU time of all processes of this name, seconds. Each of PostgreSQL's has a session of its own."""
+    return sum(own for name, _session, own, _ended in _processes() if name == program)
+
+
+def _processes() -> Iterator[tuple[str, int, float, float]]:
+    """Yields of each process its name, its session, and the CPU seconds of itself and of its ended children."""
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            head, _, rest = stat.read_text().rpartition(")")
         except OSError:
             continue  # the process has just ended
-        if int(fields[3]) == session:
-            ticks += sum(int(value) for value in fields[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        fields = rest.split()
+        user, system, ended_user, ended_system = (int(value) / ticks_per_second for value in fields[11:15])
+        yield head.partition("(")[2], int(fields[3]), user + system, ended_user + ended_system
 
 
 def resident_bytes(pid: int | str = "self") -> int:

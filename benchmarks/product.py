@@ -2,6 +2,7 @@
 
     .venv/bin/python -m benchmarks.product           # about ten minutes
     .venv/bin/python -m benchmarks.product --quick   # about two
+    .venv/bin/python -m benchmarks.product --postgres  # on a private PostgreSQL server instead of SQLite
 
 64 signed-in users chat at once with a real server (``python -m app serve``, a process of its own, a fresh SQLite
 database, the bundled model): each sends a message, reads the reply in the event stream that the page keeps open, and
@@ -29,7 +30,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.history import RESULTS, databases
 from benchmarks.interleaving import Repetition, Series, run_interleaved
 from benchmarks.live.engine_process import EngineProcess
 from benchmarks.live.prometheus import Histogram, samples
@@ -94,23 +95,25 @@ def _finished(found: Mapping[str, float]) -> float:
     return sum(value for name, value in found.items() if name.startswith("deskmate_request_success_total"))
 
 
-def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
-    """Measures the engine alone and the whole product in alternation."""
+def measure(people: int, seconds: float, repeats: int, kind: str) -> dict[str, Series]:
+    """Measures the engine alone and the whole product in alternation. ``kind``: ``sqlite`` or ``postgresql``."""
     with (
         tempfile.TemporaryDirectory() as temporary,
+        databases([kind], Path(temporary)) as make_database,
         tqdm(total=2 * (repeats + 1), file=sys.stderr, dynamic_ncols=True, leave=False) as bar,
         asyncio.Runner() as runner,
     ):
         folder = Path(temporary)
         bar.set_description("starting")
         # Titles would be extra replies, which the engine alone does not generate.
-        with EngineProcess(folder) as alone, LiveServer(folder, ["--no-auto-titles"]) as server:
+        options = ["--no-auto-titles", "--database-url", make_database[kind]("product")]
+        with EngineProcess(folder) as alone, LiveServer(folder, options) as server:
             measured_server = MeasuredServer(server, runner, people)
 
             def one(name: str, turn: int) -> Repetition:
                 bar.set_description(name)
                 session = alone.pid if name == ENGINE else server.pid
-                mark, began, used = CpuMark.now(session), perf_counter(), session_seconds(session)
+                mark, began, used = CpuMark.now(session, "postgres"), perf_counter(), session_seconds(session)
                 if name == ENGINE:
                     window = alone.chat(people, turn, SETTLE_SECONDS, seconds)
                     figures = {"tokens_per_s": window.tokens / window.seconds}
@@ -182,14 +185,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="two short repetitions")
     parser.add_argument("--seconds", type=float, help="duration of each repetition (20; 10 with --quick)")
     parser.add_argument("--repeats", type=int, help="measured repetitions (9; 2 with --quick)")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     seconds = args.seconds or (10.0 if args.quick else 20.0)
     repeats = args.repeats or (2 if args.quick else 9)
-    found = measure(args.people, seconds, repeats)
+    kind = "postgresql" if args.postgres else "sqlite"
+    found = measure(args.people, seconds, repeats, kind)
     print("\n".join(format_report(found)))
-    result = as_json(found, {"people": args.people, "seconds": seconds, "repeats": repeats})
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-product.json"
+    result = as_json(found, {"people": args.people, "seconds": seconds, "repeats": repeats, "database": kind})
+    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-product-{kind}.json"
     output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written to {output}")
 
