@@ -91,7 +91,7 @@ class EngineSettings(BaseSettings):
         gt=0,
         allow_inf_nan=False,
         description="Memory for the KV cache in GiB; default: a share of free memory. On a CPU it is taken at start, "
-        "so that no chat waits for it; the default is taken as chats need it, a little ahead.",
+        "so that the first chats need not wait for it; the default is taken as chats need it.",
     )
     memory_limit_variable: str | None = Field(
         None,

@@ -72,18 +72,18 @@ def populate_pages(parts: Sequence[torch.Tensor], num_threads: int) -> bool:
     Returns:
         Whether all of them have it: older kernels and other systems cannot do it, and do nothing.
     """
-    with ThreadPoolExecutor(max(1, num_threads), thread_name_prefix="populate") as pool:
-        return all(pool.map(lambda part: populate(part.data_ptr(), part.nbytes), parts))
-
-
-def populate(address: int, size: int) -> bool:
-    """The same for ``size`` bytes of the process's memory, which it may write to."""
     if sys.platform != "linux":
         return False
     page = os.sysconf("SC_PAGE_SIZE")
-    start = address // page * page
-    length = address + size - start
-    return bool(ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) == 0)
+    madvise = ctypes.CDLL(None).madvise
+
+    def populate(part: torch.Tensor) -> bool:
+        start = part.data_ptr() // page * page
+        length = part.data_ptr() + part.nbytes - start
+        return bool(madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) == 0)
+
+    with ThreadPoolExecutor(max(1, num_threads), thread_name_prefix="populate") as pool:
+        return all(pool.map(populate, parts))
 
 
 def clear_error_frames(error: BaseException) -> None:

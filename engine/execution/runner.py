@@ -17,7 +17,6 @@ from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch, FutureTokens, adapter_rows
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
-from engine.execution.memory_ahead import MemoryAhead
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.multi_step import MultiStepOutput, MultiStepRow, SampleOnHost
 from engine.execution.native.weights import DecoderWeights
@@ -69,12 +68,12 @@ class Runner:
             else LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
             for layer in group.layers
         )
-        tensors = [rows for cache in self._caches for rows in cache.tensors]
         if populates_cache and model.device.type == "cpu":
-            populate_pages(tensors, torch.get_num_threads())
-        self._memory_ahead = MemoryAhead([] if populates_cache else tensors, block_size)
+            populate_pages([rows for cache in self._caches for rows in cache.tensors], torch.get_num_threads())
         #: address and bytes per block of each tensor
-        self._blocks_at = [(rows.data_ptr(), rows.stride(0) * rows.element_size()) for rows in tensors]
+        self._blocks_at = [
+            (rows.data_ptr(), rows.stride(0) * rows.element_size()) for cache in self._caches for rows in cache.tensors
+        ]
         #: the cache of each layer; layers of different groups share tensors
         self.layers: Sequence[LayerCache] = tuple(self._caches[index] for index in layout.tensor_of_layer())
         self._lora = LoraLayers(model.module) if applies_adapters and model.module is not None else None
@@ -115,10 +114,6 @@ class Runner:
             max_rows=max_rows,
         )
         return self._graphs.sizes
-
-    def take_memory_ahead(self, num_used_blocks: int) -> bool:
-        """Takes a little of the memory that the next chats will need; see :meth:`MemoryAhead.take_piece`."""
-        return self._memory_ahead.take_piece(num_used_blocks)
 
     @torch.inference_mode()
     def zero_blocks(self, blocks: Sequence[int]) -> None:

@@ -159,10 +159,6 @@ class EngineCore:
             self._output_processor.process(computed, advanced, output)
         return output
 
-    def use_idle_time(self) -> bool:
-        """Does a millisecond's work for requests to come; False if there is nothing more to do."""
-        return self.strategy.runner.take_memory_ahead(self._pool.num_touched)
-
     def _measure(self, computed: ComputedStep, num_generated: int) -> None:
         plan = computed.plan
         if computed.has_forward_pass:

@@ -201,11 +201,8 @@ class Worker:
         """Applies the commands in the inbox. Blocks only when there is nothing to compute. False ends the thread."""
         while True:
             self._add_admitted()
-            may_wait = not self.core.has_work and not self._closing.is_set()
-            while may_wait and self._inbox.empty() and self.core.use_idle_time():
-                pass
             try:
-                command = self._inbox.get(block=may_wait and not self._closing.is_set())
+                command = self._inbox.get(block=not self.core.has_work and not self._closing.is_set())
             except queue.Empty:
                 return not self._closing.is_set()
             match command:

@@ -91,7 +91,6 @@ class BlockPool:
         self._num_freed = 0
         self._freed_at = [0] * num_blocks  # self._num_freed when each block was last freed
         self._scan_start = 1  # first block of the next scan for a contiguous run
-        self.num_touched = 1  #: the first blocks, up to the last one that was ever allocated
 
     @property
     def num_usable(self) -> int:
@@ -254,8 +253,7 @@ class BlockPool:
         """
         return self._last_taken(block, block + 1) is None
 
-    def _hand_out(self, blocks: Sequence[int]) -> None:
-        self.num_touched = max(self.num_touched, max(blocks, default=0) + 1)
+    def _hand_out(self, blocks: Iterable[int]) -> None:
         for block in blocks:
             del self._free[block]
             self._evict(block)
