@@ -53,7 +53,7 @@ class CpuMark:
     busy: float
     own: float
     session: int | None = None  #: processes of this session do not count as other processes
-    program: str | None = None  #: nor do those of this name
+    program: str | None = None  #: processes of this program do not count either
 
     @classmethod
     def now(cls, session: int | None = None, program: str | None = None) -> CpuMark:
@@ -82,16 +82,16 @@ class CpuMark:
 
 def session_seconds(session: int | None) -> float:
     """Returns the CPU time of all processes of a session and of their ended children, seconds."""
-    return sum(own + ended for _name, of, own, ended in _processes() if of == session)
+    return 0.0 if session is None else sum(used for _name, of, used in _processes() if of == session)
 
 
 def program_seconds(program: str | None) -> float:
-    """Returns the CPU time of all processes of this name, seconds. Each of PostgreSQL's has a session of its own."""
-    return sum(own for name, _session, own, _ended in _processes() if name == program)
+    """Returns the same for the processes of a program. Each of PostgreSQL's has a session of its own."""
+    return 0.0 if program is None else sum(used for name, _session, used in _processes() if name == program)
 
 
-def _processes() -> Iterator[tuple[str, int, float, float]]:
-    """Yields of each process its name, its session, and the CPU seconds of itself and of its ended children."""
+def _processes() -> Iterator[tuple[str, int, float]]:
+    """Yields each process's name, session, and CPU seconds, those of its ended children included."""
     ticks_per_second = os.sysconf("SC_CLK_TCK")
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -99,8 +99,7 @@ def _processes() -> Iterator[tuple[str, int, float, float]]:
         except OSError:
             continue  # the process has just ended
         fields = rest.split()
-        user, system, ended_user, ended_system = (int(value) / ticks_per_second for value in fields[11:15])
-        yield head.partition("(")[2], int(fields[3]), user + system, ended_user + ended_system
+        yield head.partition("(")[2], int(fields[3]), sum(map(int, fields[11:15])) / ticks_per_second
 
 
 def resident_bytes(pid: int | str = "self") -> int:

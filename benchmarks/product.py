@@ -1,12 +1,12 @@
 """Measures how much of the engine's speed the whole product keeps when users chat in browsers.
 
     .venv/bin/python -m benchmarks.product           # about ten minutes
-    .venv/bin/python -m benchmarks.product --quick   # about two
+    .venv/bin/python -m benchmarks.product --quick   # about two minutes
     .venv/bin/python -m benchmarks.product --postgres  # on a private PostgreSQL server instead of SQLite
 
-64 signed-in users chat at once with a real server (``python -m app serve``, a process of its own, a fresh SQLite
-database, the bundled model): each sends a message, reads the reply in the event stream that the page keeps open, and
-sends the next one. In alternation, a process with only the engine answers the same messages with the same seeds,
+64 signed-in users chat at once with a real server (``python -m app serve``, a process of its own, a fresh database, the
+bundled model): each sends a message, reads the reply in the event stream that the page keeps open, and sends the next
+one. In alternation, a process with only the engine answers the same messages with the same seeds,
 settings and history. Both are measured by the engine's own counter of generated tokens, over a window in which all
 users are chatting. Reports medians, without repetitions in which other programs used more than 8 % of the CPU.
 
@@ -37,7 +37,7 @@ from benchmarks.live.prometheus import Histogram, samples
 from benchmarks.live.scripted_chats import chat
 from benchmarks.live.server import LiveServer
 from benchmarks.live.users import SimulatedUser
-from benchmarks.machine import CpuMark, session_seconds
+from benchmarks.machine import CpuMark, program_seconds, session_seconds
 from benchmarks.quantiles import quantile
 
 ENGINE, PRODUCT = "the engine alone", "the whole product"
@@ -107,19 +107,23 @@ def measure(people: int, seconds: float, repeats: int, kind: str) -> dict[str, S
         bar.set_description("starting")
         # Titles would be extra replies, which the engine alone does not generate.
         options = ["--no-auto-titles", "--database-url", make_database[kind]("product")]
+        program = "postgres" if kind == "postgresql" else None
         with EngineProcess(folder) as alone, LiveServer(folder, options) as server:
             measured_server = MeasuredServer(server, runner, people)
 
             def one(name: str, turn: int) -> Repetition:
                 bar.set_description(name)
                 session = alone.pid if name == ENGINE else server.pid
-                mark, began, used = CpuMark.now(session, "postgres"), perf_counter(), session_seconds(session)
+                mark, began, used = CpuMark.now(session, program), perf_counter(), session_seconds(session)
+                database = program_seconds(program)
                 if name == ENGINE:
                     window = alone.chat(people, turn, SETTLE_SECONDS, seconds)
                     figures = {"tokens_per_s": window.tokens / window.seconds}
                 else:
                     figures = measured_server.measure(turn, seconds)
-                figures["cores"] = (session_seconds(session) - used) / (perf_counter() - began)
+                seconds_passed = perf_counter() - began
+                figures["cores"] = (session_seconds(session) - used) / seconds_passed
+                figures["database_cores"] = (program_seconds(program) - database) / seconds_passed
                 bar.total = max(bar.total or 0, bar.n + 1)  # dropped repetitions are repeated
                 bar.update()
                 return Repetition(figures, mark.others_share())
@@ -134,7 +138,7 @@ def format_report(found: Mapping[str, Series]) -> list[str]:
     lines = [
         f"{ENGINE:<18} {engine['tokens_per_s']:7,.0f} tokens/s on {engine['cores']:.2f} cores",
         f"{PRODUCT:<18} {product['tokens_per_s']:7,.0f} tokens/s on {product['cores']:.2f} cores, and "
-        f"{product['client_cores']:.2f} for the clients",
+        f"{product['client_cores']:.2f} for the clients, {product['database_cores']:.2f} for PostgreSQL",
         f"share of the engine's tokens: {share:.1%} (at least {MIN_ENGINE_SHARE:.0%}: "
         f"{_verdict(share >= MIN_ENGINE_SHARE)}; "
         f"target {TARGET_ENGINE_SHARE:.0%}: {_verdict(share >= TARGET_ENGINE_SHARE)})",

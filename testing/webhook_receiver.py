@@ -15,7 +15,8 @@ class Receiver:
     url: str = ""
     answer: bytes = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
     hangs: bool = False
-    drop_every: int | None = None  #: each so-manieth request gets no answer: the connection ends
+    drop_every: int | None = None  #: every n-th request gets no answer: the connection ends
+    num_served: int = 0
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,7 +29,8 @@ class Receiver:
             self.requests.append((headers, body))
             if self.hangs:
                 await asyncio.sleep(3600)
-            if self.drop_every is None or len(self.requests) % self.drop_every:
+            self.num_served += 1
+            if self.drop_every is None or self.num_served % self.drop_every:
                 writer.write(self.answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

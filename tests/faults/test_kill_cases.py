@@ -73,7 +73,7 @@ class KilledDesk:
         return self._host.fork(self._folder / "log", acts=acts)
 
     async def finish(self, receiver: Receiver) -> None:
-        """Runs a last process, which does what is left and ends. It may take long, while webhooks are told something.
+        """Runs a last process, which does what is left and ends. It may take long, as long as webhooks are sent.
 
         After lives on a busy machine that were too short to send much, thousands of deliveries are left.
         """
@@ -123,7 +123,7 @@ async def kill_again_and_again(
     dice = random.Random(seed)
     desk = KilledDesk(host, folder, database_url)
     async with receiving() as receiver:
-        receiver.drop_every = 20
+        receiver.drop_every = 7
         await desk.open(receiver)
         for kill in range(kills + MAX_MORE_KILLS):
             if kill >= kills and not desk.missing:
@@ -140,6 +140,7 @@ async def kill_again_and_again(
             desk.check(receiver)
         await desk.finish(receiver)
         desk.check(receiver, at_the_end=True)
+        assert receiver.num_served >= receiver.drop_every
     assert not desk.missing
 
 
