@@ -6,9 +6,9 @@
 
 64 signed-in users chat at once with a real server (``python -m app serve``, a process of its own, a fresh database, the
 bundled model): each sends a message, reads the reply in the event stream that the page keeps open, and sends the next
-one. In alternation, a process with only the engine answers the same messages with the same seeds,
-settings and history. Both are measured by the engine's own counter of generated tokens, over a window in which all
-users are chatting. Reports medians, without repetitions in which other programs used more than 8 % of the CPU.
+one. In alternation, a process with only the engine answers the same messages with the same seeds, settings and history.
+Both are measured by the engine's own counter of generated tokens, over a window in which all users are chatting.
+Reports medians, without repetitions in which other programs used more than 8 % of the CPU.
 
 The time from sampling a token to writing its text to the connection is the server's own metric
 (``deskmate_token_delivery_seconds``, for the oldest token of each event). The simulated users share the CPU with the

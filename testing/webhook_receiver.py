@@ -16,7 +16,7 @@ class Receiver:
     answer: bytes = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
     hangs: bool = False
     drop_every: int | None = None  #: every n-th request gets no answer: the connection ends
-    num_served: int = 0
+    num_served: int = 0  #: requests that were answered or dropped
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -161,3 +161,20 @@ def test_the_figures_of_the_knowledge_base_are_those_of_its_run() -> None:
     cells = [row[1] for row in rows[: len(measured)]]
     assert len(cells) == len(measured)
     assert all(as_shown(figure, cell) for figure, cell in zip(measured, cells, strict=True))
+
+
+def test_the_whole_product_is_shown_as_it_was_measured() -> None:
+    _header, *rows = table("The whole product")
+    for column, kind in enumerate(("sqlite", "postgresql"), start=1):
+        found = results(f"2026-11-28-product-{kind}")
+        engine, product = found["medians"]["the engine alone"], found["medians"]["the whole product"]
+        measured = (
+            (engine["tokens_per_s"],),
+            (product["tokens_per_s"],),
+            (100 * found["share_of_engine"],),
+            (product["delivery_p50_ms"], product["delivery_p95_ms"]),
+            (product["first_text_p50_ms"], product["first_text_p95_ms"]),
+        )
+        for row, figures in zip(rows, measured, strict=True):
+            cells = row[column].removesuffix(" %").split(" / ")
+            assert all(as_shown(figure, cell) for figure, cell in zip(figures, cells, strict=True)), row
