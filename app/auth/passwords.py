@@ -11,7 +11,7 @@ from pwdlib import PasswordHash
 from pwdlib.exceptions import UnknownHashError
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from app.concurrency.cpu_affinity import lower_thread_priority
+from app.concurrency.cpu_affinity import become_background_thread
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ class Passwords:
     def __init__(self, hasher: PasswordHash | None = None) -> None:
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
         self._threads = ThreadPoolExecutor(
-            _MAX_THREADS, thread_name_prefix="passwords", initializer=lower_thread_priority
+            _MAX_THREADS, thread_name_prefix="passwords", initializer=become_background_thread
         )
         self._dummy_hash: str | None = None
 

@@ -2,7 +2,7 @@
 
 All threads but the engine's share the GIL anyway. If the system spreads them over both CPUs, the engine's thread keeps
 waiting for one, even while the other is idle (``/proc/PID/task/TID/schedstat`` counts that while
-``benchmarks.product`` runs). More CPUs need no pinning, and one CPU leaves no choice: both functions do nothing then.
+``benchmarks.product`` runs). More CPUs need no pinning, and one CPU leaves no choice: nothing is done then.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from weakref import WeakSet
 
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
@@ -17,18 +18,44 @@ _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 #: ``nice`` value: the thread that serves the page gets nine times the CPU time of such a thread when both are busy.
 _NICENESS = 10
 
+_lock = threading.Lock()
+_followers: WeakSet[threading.Thread] = WeakSet()
+_is_pinned = False
+
 
 def pin_to_first_cpu() -> None:
-    """Pins the calling thread, and the threads it starts from now on, to the first CPU."""
+    """Pins the calling thread and the ones that :func:`follow_pinning` to the first CPU, with all that they start later."""
+    global _is_pinned
     if _HAS_TWO_CPUS:
-        with suppress(OSError):  # only an optimisation, and a container may forbid it
-            os.sched_setaffinity(0, _ALLOWED_CPUS[:1])
+        with _lock:
+            _is_pinned = True
+            for thread in {threading.current_thread(), *_followers}:
+                _pin(thread)
 
 
-def lower_thread_priority() -> None:
-    """Lowers the calling thread's priority, so that other threads on its CPU run first."""
+def follow_pinning() -> None:
+    """Lets :func:`pin_to_first_cpu` pin the calling thread, too; at once, if it has been called before.
+
+    Whether anything is pinned depends on the engine's device, which is known long after the first threads have started.
+    """
+    if _HAS_TWO_CPUS:
+        with _lock:
+            _followers.add(threading.current_thread())
+            if _is_pinned:
+                _pin(threading.current_thread())
+
+
+def become_background_thread() -> None:
+    """As :func:`follow_pinning`, and lowers the thread's priority, so that other threads on its CPU run first."""
+    follow_pinning()
     if _HAS_TWO_CPUS:
         thread = threading.get_native_id()
         lowered = max(os.getpriority(os.PRIO_PROCESS, thread), _NICENESS)  # the whole program may run at a lower one
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, lowered)
+
+
+def _pin(thread: threading.Thread) -> None:
+    if thread.is_alive() and thread.native_id is not None:
+        with suppress(OSError):  # only an optimisation, and a container may forbid it
+            os.sched_setaffinity(thread.native_id, _ALLOWED_CPUS[:1])

@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from app.concurrency.cpu_affinity import pin_to_first_cpu
+from app.concurrency.cpu_affinity import follow_pinning, pin_to_first_cpu
 from app.concurrency.garbage_collection import exempt_imported_objects, exempt_loaded_objects, paused_gc
 from app.errors import StartupError
 from app.server.http_protocol import protocol_for, raise_open_file_limit
@@ -105,6 +106,9 @@ async def serve(
     # 10,000 events, which takes 7 ms.
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(2**31)
+    asyncio.get_running_loop().set_default_executor(
+        ThreadPoolExecutor(thread_name_prefix="to-thread", initializer=follow_pinning)
+    )
     with paused_gc():
         from app.main import create_app, wind_down
 
@@ -140,14 +144,14 @@ async def serve(
 
 @asynccontextmanager
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
-    """Wraps the engine: on CPU, pins the event loop's thread so that the engine's thread has a CPU of its own."""
+    """Wraps the engine: on CPU, pins the other threads so that the engine's thread has a CPU of its own."""
     async with engine as running:
         _pin_beside(running)
         yield running
 
 
 def _pin_beside(engine: ChatEngine) -> None:
-    """On CPU, pins the calling thread, which runs the event loop, to a CPU of its own."""
+    """On CPU, pins the calling thread, which runs the event loop, and the threads that work for it."""
     if engine.info.device == "cpu":
         pin_to_first_cpu()
 

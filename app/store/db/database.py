@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from app.concurrency.cpu_affinity import lower_thread_priority
+from app.concurrency.cpu_affinity import become_background_thread
 from app.errors import StorageUnavailable
 from app.store.db import driver
 from app.store.db.group_commit import GroupCommit
@@ -132,7 +132,7 @@ class Database:
 
 def _threads(number: int, name: str) -> ThreadPoolExecutor:
     """Threads of lower priority than the event loop, where many readers wait for text while one thread writes."""
-    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=lower_thread_priority)
+    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=become_background_thread)
 
 
 def is_postgres(session: Session | Connection) -> bool:

@@ -13,7 +13,7 @@ PROGRAM = """
 import asyncio, json, os, sys, threading
 allowed = sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]
 os.sched_setaffinity(0, allowed)
-from app.concurrency.cpu_affinity import pin_to_first_cpu, lower_thread_priority
+from app.concurrency.cpu_affinity import become_background_thread, follow_pinning, pin_to_first_cpu
 from engine.runtime.background import run_in_daemon_thread
 
 def mine():
@@ -27,9 +27,31 @@ def from_thread(work):
     return told[0]
 
 def nice():
-    lower_thread_priority()
+    become_background_thread()
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
+class Earlier(threading.Thread):
+    # Says, once it is asked, where it may run.
+
+    def __init__(self, begin):
+        super().__init__()
+        self.begin, self.has_begun, self.asked = begin, threading.Event(), threading.Event()
+        self.start()
+        self.has_begun.wait()
+
+    def run(self):
+        self.begin()
+        self.has_begun.set()
+        self.asked.wait()
+        self.cpus = mine()
+
+    def ask(self):
+        self.asked.set()
+        self.join()
+        return self.cpus
+
+begins = {"background": become_background_thread, "a follower": follow_pinning, "other": int}
+earlier = {name: Earlier(begin) for name, begin in begins.items()}
 pin_to_first_cpu()
 print(json.dumps({
     "main": mine(),
@@ -38,6 +60,7 @@ print(json.dumps({
     "threads of that": asyncio.run(run_in_daemon_thread(lambda: from_thread(mine))),
     "nice of main": os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
     "nice of another": from_thread(nice),
+    "earlier": {name: thread.ask() for name, thread in earlier.items()},
 }))
 """
 
@@ -62,6 +85,7 @@ def test_of_two_processors_one_is_left_to_the_engine() -> None:
         "threads of that": [0, 1],
         "nice of main": NICE,
         "nice of another": max(NICE, 10),
+        "earlier": {"background": [0], "a follower": [0], "other": [0, 1]},
     }
 
 
@@ -69,4 +93,5 @@ def test_of_two_processors_one_is_left_to_the_engine() -> None:
 def test_with_one_or_many_nothing_changes(processors: int) -> None:
     found = run_program(processors)
     assert found["main"] == found["threads of it"] == found["the engine's"] == list(range(processors))
+    assert found["earlier"] == {name: list(range(processors)) for name in ("background", "a follower", "other")}
     assert found["nice of another"] == NICE

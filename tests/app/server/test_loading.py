@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.concurrency import cpu_affinity
 from app.server import serving
 from app.settings import AppSettings
 from engine import EngineState, EngineStoppedError, Health, ModelLoadError
@@ -104,6 +105,24 @@ async def test_the_server_answers_before_its_model_is_loaded(tmp_path: Path, mon
         assert started.status_code < 300, started.text
     await server.task
     assert server.engine.num_stops == 1
+
+
+async def test_the_threads_that_began_before_the_model_was_loaded_leave_its_cpu_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = set[str]()
+    pin_to_first_cpu = serving.pin_to_first_cpu
+    monkeypatch.setattr(cpu_affinity, "_HAS_TWO_CPUS", True)
+    monkeypatch.setattr(cpu_affinity, "_is_pinned", False)
+    monkeypatch.setattr(cpu_affinity, "_pin", lambda thread: pinned.add(thread.name))
+    async with _loading(tmp_path, monkeypatch) as server:
+        monkeypatch.setattr(serving, "pin_to_first_cpu", pin_to_first_cpu)
+        assert (await server.http.get("/api/conversations")).json()["items"] == []
+        assert pinned == set()
+        server.engine.loaded.set_result(None)
+        await eventually(lambda: bool(server.ready))
+        assert {"MainThread", "database-write_0", "database-read_0", "to-thread_0"} <= pinned
+    await server.task
 
 
 async def test_a_message_that_comes_before_the_model_is_refused_and_can_be_sent_again(
