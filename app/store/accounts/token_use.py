@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
+from app.store.db.prepared_statements import Prepared
 
 
 class TokenUsageRecords:
@@ -31,28 +32,33 @@ class TokenUsageRecords:
     async def of_today(self, user_id: str) -> int:
         """The tokens of the user's replies today."""
         parameters = {"person": user_id, "today": today()}
-        return await self._database.read(lambda session: session.scalar(_USED, parameters)) or 0
+        row = await self._database.read_rows(lambda connection: _USED.row(connection, parameters))
+        return 0 if row is None else int(row[0])
 
     async def replies_under_way(self, user_id: str) -> int:
         """How many replies are being written for the user, in all processes."""
-        return await self._database.read(lambda session: session.scalar(_RUNNING, {"person": user_id})) or 0
+        row = await self._database.read_rows(lambda connection: _RUNNING.row(connection, {"person": user_id}))
+        return 0 if row is None else int(row[0])
 
 
-_ACCOUNT = table_of(Account)
+_ACCOUNT, _CONVERSATION, _TURN = table_of(Account), table_of(Conversation), table_of(Turn)
 _TABLE = table_of(TokenUse)
 _KEY = (_TABLE.c.user_id, _TABLE.c.day)
 # Skips deleted users: one who was deleted meanwhile must not cost the others their counts.
 _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
     _ACCOUNT.c.id == bindparam("person")
 )
-# Built once, for every message sent. Counting needs a statement per database: their upserts differ.
-_USED = select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
-_RUNNING = (
-    select(func.count())
-    .select_from(Turn)
-    .join(Conversation, Conversation.id == Turn.conversation_id)
-    .where(Turn.status == "running", Conversation.user_id == bindparam("person"))
+# Statements of every message sent.
+_USED = Prepared(
+    select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 )
+_RUNNING = Prepared(
+    select(func.count())
+    .select_from(_TURN)
+    .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
+    .where(_TURN.c.status == "running", _CONVERSATION.c.user_id == bindparam("person"))
+)
+# Counting needs a statement per database: their upserts differ.
 _ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
 _ADD = _ADD.on_conflict_do_update(index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD.excluded.tokens})
 _ADD_POSTGRES = postgresql.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)

@@ -98,7 +98,7 @@ class TurnContexts:
             row = _OWNED.row(connection, {"conversation_id": conversation_id, "user_id": user_id})
             if row is None:
                 raise NotFound(NO_CONVERSATION)
-            last, settings, allowed_tools = row
+            last, settings, allowed_tools, streaming = row
             if parent_id is not None:
                 of_parent = {"id": parent_id, "conversation_id": conversation_id}
                 parent = _PARENT.row(connection, of_parent) if is_id(parent_id) else None
@@ -107,7 +107,7 @@ class TurnContexts:
                 if parent != (Role.ASSISTANT,):
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
                 last = parent_id
-            return _context(connection, conversation_id, settings, allowed_tools, last)
+            return _context(connection, settings, allowed_tools, last, streaming=bool(streaming))
 
         if not is_id(conversation_id):
             raise NotFound(NO_CONVERSATION)
@@ -209,7 +209,12 @@ def is_running(connection: Connection, conversation_id: str) -> bool:
 # Queries of every message sent.
 _CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 _OWNED = Prepared(
-    select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings, _CONVERSATION.c.allowed_tools).where(
+    select(
+        _CONVERSATION.c.tip_message_id,
+        _CONVERSATION.c.settings,
+        _CONVERSATION.c.allowed_tools,
+        select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == "running").exists(),
+    ).where(
         _CONVERSATION.c.id == bindparam("conversation_id"),
         _CONVERSATION.c.user_id == bindparam("user_id"),
         _CONVERSATION.c.deletion.is_(None),
@@ -229,10 +234,11 @@ _IS_RUNNING = Prepared(
 
 def _context(
     connection: Connection,
-    conversation_id: str,
     settings: dict[str, Any],
     allowed_tools: Sequence[str] | None,
     last: str | None,
+    *,
+    streaming: bool,
 ) -> TurnContext:
     """The context of a message after ``last``."""
     rows = prompt_path(connection, last)
@@ -251,7 +257,7 @@ def _context(
             for row in rows
         ),
         settings=ChatSettings.model_validate(settings),
-        streaming=is_running(connection, conversation_id),
+        streaming=streaming,
         omitted_messages=(latest.omitted_messages or 0) if latest else 0,
         context_length=latest.context_length if latest else None,
         allowed_tools=tuple(allowed_tools or ()),
@@ -260,16 +266,17 @@ def _context(
 
 def _user_message(session: Session, message: Message) -> UserMessage:
     conversation = session.get_one(Conversation, message.conversation_id)
+    connection = session.connection()
     return UserMessage(
         id=message.id,
         conversation_id=conversation.id,
         text=message.content,
         context=_context(
-            session.connection(),
-            conversation.id,
+            connection,
             conversation.settings,
             conversation.allowed_tools,
             message.parent_id,
+            streaming=is_running(connection, conversation.id),
         ),
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -24,7 +25,7 @@ from app.store.chat.turn_contexts import BUSY, MOVED_ON, PartialReply, is_runnin
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
-from app.store.db.prepared_statements import Prepared, insert_into, update_of
+from app.store.db.prepared_statements import Prepared, insert_into, insert_rows, row_parameters
 from app.store.db.rows import NO_CONVERSATION, is_id, owned_conversation, owned_message, reply_stats
 
 
@@ -82,16 +83,16 @@ class TurnRecord:
 
 # Statements of every message sent.
 _CONVERSATION = table_of(Conversation)
-_OWNED = select(_CONVERSATION.c.tip_message_id).where(
-    _CONVERSATION.c.id == bindparam("conversation_id"),
-    _CONVERSATION.c.user_id == bindparam("user_id"),
+_TURN = table_of(Turn)
+_IS_OWNED = (
+    _CONVERSATION.c.id == bindparam("conversation"),
+    _CONVERSATION.c.user_id == bindparam("user"),
     _CONVERSATION.c.deletion.is_(None),
 )
-_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # inserting a row that refers to it does not wait
+_TIP = Prepared(select(_CONVERSATION.c.tip_message_id).where(*_IS_OWNED))
 _NEW_CONVERSATION = insert_into(
     _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
 )
-_TURN = table_of(Turn)
 _OF_TURN = (
     "id conversation_id message_id status model params seed owner created_at heartbeat_at checkpoint_offset "
     "omitted_messages context_length edited comparison_id comparison_column"
@@ -100,7 +101,7 @@ _NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
 _NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
 _TURN_EXISTS = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
 _MESSAGE = table_of(Message)
-_NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content sources position created_at")
+_OF_MESSAGE = "id conversation_id parent_id role status content sources position created_at"
 _PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
 _NOT_UNIQUE = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 
@@ -184,17 +185,11 @@ class TurnRecords:
                 born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
                 _NEW_CONVERSATION.run(connection, {"settings": {}, **born, **values})
             else:
-                conversation = _LOCKED.row(connection, {"conversation_id": new.conversation_id, "user_id": user_id})
-                if conversation is None:
-                    raise NotFound(NO_CONVERSATION)
-                if is_running(connection, new.conversation_id):
-                    raise Conflict(BUSY)
-                if new.parent_is_tip and conversation != (new.parent_id,):
-                    raise Conflict(MOVED_ON)
-                update_of(_CONVERSATION, values).run(connection, {"key": new.conversation_id, **values})
+                _move_on(connection, user_id, new, values)
             insert_turn = _NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN
             for each in compared:
-                _NEW_MESSAGE.run_each(connection, _messages(connection, each, now))
+                messages = _messages(connection, each, now)
+                insert_rows(_MESSAGE, _OF_MESSAGE, len(messages)).run(connection, row_parameters(messages))
                 turn = {
                     "id": each.turn_id,
                     "conversation_id": each.conversation_id,
@@ -369,6 +364,34 @@ def _has_changed(message: Message, read: PartialReply | None) -> bool:
 def _is_of(user_id: str) -> ColumnElement[bool]:
     """Whether the turn is in one of this user's conversations."""
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
+
+
+def _move_on(connection: Connection, user_id: str, new: NewTurn, values: Mapping[str, Any]) -> None:
+    """Updates the conversation of a new message, and locks its row.
+
+    Raises:
+        NotFound, Conflict: it is gone, busy, or has moved on elsewhere.
+    """
+    given = {"conversation": new.conversation_id, "user": user_id}
+    if _moved_on(tuple(values), new.parent_is_tip).row(connection, {**given, "parent": new.parent_id, **values}):
+        return
+    tip = _TIP.row(connection, given)
+    if tip is None:
+        raise NotFound(NO_CONVERSATION)
+    if new.parent_is_tip and tip != (new.parent_id,) and not is_running(connection, new.conversation_id):
+        raise Conflict(MOVED_ON)
+    raise Conflict(BUSY)
+
+
+@cache
+def _moved_on(columns: Sequence[str], follows_tip: bool) -> Prepared:
+    """The update of a conversation in which no reply is running; one that waits for another's commit may still find
+    none, and violates ``uq_turn_running`` then."""
+    running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == "running")
+    changed = update(_CONVERSATION).where(*_IS_OWNED, ~running.exists())
+    if follows_tip:
+        changed = changed.where(_CONVERSATION.c.tip_message_id.is_not_distinct_from(bindparam("parent")))
+    return Prepared(changed.values({name: bindparam(name) for name in columns}).returning(_CONVERSATION.c.id))
 
 
 def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[str, Any]]:

@@ -193,6 +193,20 @@ def insert_into(table: Table, columns: str, **computed: ColumnElement[Any]) -> P
 
 
 @cache
+def insert_rows(table: Table, columns: str, number: int) -> Prepared:
+    """The statement that inserts ``number`` rows at once; its parameters are :func:`row_parameters`."""
+    chosen = [table.c[name] for name in columns.split()]
+    # SQLAlchemy derives the types of the first row's parameters only.
+    values = [{one.key: bindparam(f"{one.key}_{row}", type_=one.type) for one in chosen} for row in range(number)]
+    return Prepared(insert(table).values(values))
+
+
+def row_parameters(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The parameters of :func:`insert_rows`."""
+    return {f"{name}_{row}": value for row, values in enumerate(rows) for name, value in values.items()}
+
+
+@cache
 def _update_of(table: Table, columns: tuple[str, ...]) -> Prepared:
     row = update(table).where(table.c.id == bindparam("key"))
     return Prepared(row.values({name: bindparam(name) for name in columns}))
