@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Integer, String, bindparam, func, select
+from sqlalchemy import Integer, String, bindparam, func, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -52,11 +52,13 @@ _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spen
 _USED = Prepared(
     select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 )
+# Looks up the owner of each running reply, which are few. PostgreSQL plans a statement once, for the tables as they are
+# then: a join may read all of the user's conversations, and a parameter in place of the constant all turns.
+_OWNER = select(_CONVERSATION.c.user_id).where(_CONVERSATION.c.id == _TURN.c.conversation_id).scalar_subquery()
 _RUNNING = Prepared(
     select(func.count())
     .select_from(_TURN)
-    .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
-    .where(_TURN.c.status == "running", _CONVERSATION.c.user_id == bindparam("person"))
+    .where(_TURN.c.status == literal_column("'running'"), bindparam("person") == _OWNER)
 )
 # Counting needs a statement per database: their upserts differ.
 _ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)

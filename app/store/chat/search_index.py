@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Delete, Select, Table, Update, bindparam, delete, exists, insert, select, true, update
+from sqlalchemy import Delete, Select, Update, delete, exists, insert, select, true, update
 from sqlalchemy.orm import Session
 
 from app.domain.views import MessageStatus
 from app.store.chat.search import entries
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, SearchEntry, table_of
+from app.store.db.prepared_statements import is_among
 
 BATCH_TEXTS = 200
 BATCH_CHARS = 300_000  # takes some tenths of a second, during which SQLite's other writers wait
@@ -39,39 +40,52 @@ class SearchIndex:
     async def catch_up(self) -> bool:
         """Indexes one batch of new or changed texts. Returns whether there may be more."""
         async with self._one_at_a_time:
-            if not await self._database.read(_is_behind):
-                return False
-            return await self._database.write(_index_some)
+            has_titles, has_messages = await self._database.read(_are_behind)
+            # A transaction each: the one of titles locks conversations, in which messages are being written.
+            more_titles = has_titles and await self._database.write(_index_titles)
+            more_messages = has_messages and await self._database.write(_index_messages)
+            return more_titles or more_messages
 
 
-def _is_behind(session: Session) -> bool:
-    return any(session.scalar(select(exists(waiting.correlate(None)))) for waiting in (_TITLES, _MESSAGES))
+def _are_behind(session: Session) -> tuple[bool, bool]:
+    """Whether titles are to be indexed, and whether messages are."""
+    titles, messages = (bool(session.scalar(select(exists(one.correlate(None))))) for one in (_TITLES, _MESSAGES))
+    return titles, messages
 
 
-def _index_some(session: Session) -> bool:
-    # Another process on the same database may index too: each skips the other's rows. Both rows that an entry refers to
-    # are locked at once or skipped, so that no transaction that holds one of them is ever waited for.
+# Another process on the same database may index too: each skips the other's rows. A row that an entry refers to is
+# locked or skipped as well, so that no transaction that holds one is ever waited for.
+
+
+def _index_titles(session: Session) -> bool:
     dialect = session.get_bind().dialect.name
     titles = session.execute(
         _TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Conversation)
     ).all()
     found = [_entry(id, None, words) for id, user_id, title in titles for words in entries(dialect, user_id, title)]
     _replace(session, _TITLE_ENTRIES, _TITLE_IS_INDEXED, [row.id for row in titles], found)
+    return len(titles) == BATCH_TEXTS
 
+
+def _index_messages(session: Session) -> bool:
+    dialect = session.get_bind().dialect.name
+    messages = session.execute(
+        _MESSAGES.order_by(Message.id).limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Message)
+    ).all()
+    # As a foreign key does: only who deletes a conversation waits, not who writes its next message.
+    stay = select(Conversation.id).where(Conversation.id.in_(sorted({row.conversation_id for row in messages})))
+    staying = set(session.scalars(stay.with_for_update(read=True, key_share=True, skip_locked=True)))
     indexed, found, chars = list[str](), list[dict[str, Any]](), 0
-    messages = (
-        _MESSAGES.order_by(Message.id)
-        .limit(BATCH_TEXTS)
-        .with_for_update(skip_locked=True, key_share=True, of=(Message, Conversation))
-    )
-    for id, conversation_id, user_id, content in session.execute(messages):
+    for id, conversation_id, user_id, content in messages:
+        if conversation_id not in staying:
+            continue
         found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
         indexed.append(id)
         chars += len(content)
         if chars > BATCH_CHARS:
             break
     _replace(session, _MESSAGE_ENTRIES, _MESSAGE_IS_INDEXED, indexed, found)
-    return len(titles) == BATCH_TEXTS or len(indexed) == BATCH_TEXTS or chars > BATCH_CHARS
+    return bool(indexed) and (len(messages) == BATCH_TEXTS or chars > BATCH_CHARS)
 
 
 def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str, Any]:
@@ -80,10 +94,9 @@ def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str
 
 def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], new: Sequence[dict[str, Any]]) -> None:
     """Replaces old entries by new ones and marks their rows as indexed, with one statement each."""
-    keys = [{"key": id} for id in ids]
-    if keys:
-        session.execute(old, keys)
-        session.execute(mark, keys)
+    if ids:
+        session.execute(old, {"ids": ids})
+        session.execute(mark, {"ids": ids})
     if new:
         session.execute(_NEW_ENTRY, new)
 
@@ -91,13 +104,7 @@ def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], ne
 # Compiled once and without the ORM: all messages pass here while replies are being written.
 _ENTRY = table_of(SearchEntry)
 _NEW_ENTRY = insert(_ENTRY)
-_TITLE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.conversation_id == bindparam("key"), _ENTRY.c.message_id.is_(None))
-_MESSAGE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.message_id == bindparam("key"))
-
-
-def _is_indexed(table: Table) -> Update:
-    return update(table).where(table.c.id == bindparam("key")).values(indexed=true())
-
-
-_TITLE_IS_INDEXED = _is_indexed(table_of(Conversation))
-_MESSAGE_IS_INDEXED = _is_indexed(table_of(Message))
+_TITLE_ENTRIES = delete(_ENTRY).where(is_among(SearchEntry.conversation_id, "ids"), _ENTRY.c.message_id.is_(None))
+_MESSAGE_ENTRIES = delete(_ENTRY).where(is_among(SearchEntry.message_id, "ids"))
+_TITLE_IS_INDEXED = update(table_of(Conversation)).where(is_among(Conversation.id, "ids")).values(indexed=true())
+_MESSAGE_IS_INDEXED = update(table_of(Message)).where(is_among(Message.id, "ids")).values(indexed=true())

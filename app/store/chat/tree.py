@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, insert, literal, select
+from sqlalchemy import CTE, Connection, FromClause, Row, Select, bindparam, func, insert, literal, select, true
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
 from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse
+from app.store.db.database import is_postgres
 from app.store.db.models import Message, Turn, table_of
 from app.store.db.prepared_statements import Prepared
 
@@ -50,27 +51,8 @@ def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRo
     """As :func:`path_to` from the root, but without the ORM: every message sent reads the whole conversation."""
     if message_id is None:
         return []
-    return [PromptRow(*row) for row in _prompt_path().rows(connection, {"message_id": message_id})]
-
-
-@cache
-def _prompt_path() -> Prepared:
-    path = _ids_on_path(limited=False)
-    return Prepared(
-        select(
-            _MESSAGE.c.role,
-            _MESSAGE.c.content,
-            _MESSAGE.c.token_ids,
-            _TURN.c.omitted_messages,
-            _TURN.c.context_length,
-            _MESSAGE.c.reasoning,
-            _MESSAGE.c.tool_uses,
-            _MESSAGE.c.sources,
-        )
-        .join(path, _MESSAGE.c.id == path.c.id)
-        .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)
-        .order_by(_MESSAGE.c.position)
-    )
+    statement = _PROMPT_PATH_POSTGRES if is_postgres(connection) else _PROMPT_PATH
+    return [PromptRow(*row) for row in statement.rows(connection, {"message_id": message_id})]
 
 
 @cache
@@ -86,17 +68,69 @@ def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
     )
 
 
+def _first_on_path() -> CTE:
+    first = select(_MESSAGE.c.id, _MESSAGE.c.parent_id, literal(1).label("length"))
+    return first.where(_MESSAGE.c.id == bindparam("message_id")).cte("path", recursive=True)
+
+
 def _ids_on_path(limited: bool) -> CTE:
-    path = (
-        select(_MESSAGE.c.id, _MESSAGE.c.parent_id, literal(1).label("length"))
-        .where(_MESSAGE.c.id == bindparam("message_id"))
-        .cte("path", recursive=True)
-    )
-    parent = _MESSAGE.alias()
+    path, parent = _first_on_path(), _MESSAGE.alias()
     step = select(parent.c.id, parent.c.parent_id, path.c.length + 1).join(path, parent.c.id == path.c.parent_id)
     if limited:
         step = step.where(path.c.length < bindparam("limit"))
     return path.union_all(step)
+
+
+_OF_MESSAGE = (
+    _MESSAGE.c.role,
+    _MESSAGE.c.content,
+    _MESSAGE.c.token_ids,
+    _MESSAGE.c.reasoning,
+    _MESSAGE.c.tool_uses,
+    _MESSAGE.c.sources,
+    _MESSAGE.c.position,
+)
+_OF_TURN = (_TURN.c.omitted_messages, _TURN.c.context_length)
+
+
+def _prompt_columns(of_message: FromClause, of_turn: FromClause) -> Select[Any]:
+    names = PromptRow._fields
+    return select(*(of_turn.c[name] if name in of_turn.c else of_message.c[name] for name in names))
+
+
+def _prompt_path() -> Prepared:
+    path = _ids_on_path(limited=False)
+    return Prepared(
+        _prompt_columns(_MESSAGE, _TURN)
+        .join(path, _MESSAGE.c.id == path.c.id)
+        .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)
+        .order_by(_MESSAGE.c.position)
+    )
+
+
+def _prompt_path_postgres() -> Prepared:
+    """As :func:`_prompt_path`, with a lookup by id for each message.
+
+    PostgreSQL takes any path for one of a hundred messages, and reads all messages and turns for it, until the tables
+    are large and it plans the statement again. ``LIMIT`` keeps it from making a join of a lookup.
+    """
+    path, parent = _first_on_path(), _MESSAGE.alias()
+    above = select(parent.c.id, parent.c.parent_id).where(parent.c.id == path.c.parent_id).limit(1).lateral()
+    step = select(above.c.id, above.c.parent_id, path.c.length + 1).select_from(path).join(above, true())
+    path = path.union_all(step)
+    of_message = select(*_OF_MESSAGE).where(_MESSAGE.c.id == path.c.id).limit(1).lateral()
+    of_turn = select(*_OF_TURN).where(_TURN.c.message_id == path.c.id).limit(1).lateral()
+    return Prepared(
+        _prompt_columns(of_message, of_turn)
+        .select_from(path)
+        .join(of_message, true())
+        .outerjoin(of_turn, true())
+        .order_by(of_message.c.position)
+    )
+
+
+_PROMPT_PATH = _prompt_path()
+_PROMPT_PATH_POSTGRES = _prompt_path_postgres()
 
 
 def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:
