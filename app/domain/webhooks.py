@@ -82,10 +82,10 @@ class DeliveryView:
     event: str
     case_id: str | None
     status: DeliveryStatus
-    attempts: int
-    next_attempt_at: datetime | None
-    response_status: int | None
-    error: str | None
+    attempts: int  #: that ended
+    next_attempt_at: datetime | None  #: while one is being made: when it is made again if its server is killed
+    response_status: int | None  #: of the last attempt; None while another one is being made
+    error: str | None  #: as well
     created_at: datetime
     delivered_at: datetime | None
 

@@ -44,7 +44,7 @@ CONSTANTS = (
     (app.cases.sweeper, "WAKE_SECONDS", 0.03),
     (app.cases.webhook_sender, "LOOK_SECONDS", 0.02),
     (app.services.container, "LEASE_SECONDS", 1.0),
-    (app.domain.webhooks, "RETRY_SECONDS", (0.1,) * 100),  # a claim by a process that died counts as an attempt
+    (app.domain.webhooks, "RETRY_SECONDS", (0.1,) * 10),
     *((app.services.widget, f"{limits}_BY_VISITOR", ()) for limits in ("MESSAGES", "COMMANDS")),
     (app.services.widget, "MESSAGES_BY_ADDRESS", ()),
 )

@@ -24,6 +24,7 @@ test("the state says since when, why, and what waits", () => {
 test("what became of a delivery is said in sentences", () => {
   assert.equal(deliveryText(DELIVERY, true), "It is being sent.");
   assert.equal(deliveryText(DELIVERY, false), "It waits until the webhook is switched on.");
+  assert.equal(deliveryText({ ...DELIVERY, attempts: 1 }, true), "Attempt 2 is being made."); // one has ended
   const again = { ...DELIVERY, attempts: 2, error: "The receiver answered 500." };
   assert.match(deliveryText(again, true), /^The receiver answered 500\. Attempt 2 failed; the next one is .+\.$/);
   assert.equal(deliveryText({ ...again, status: "failed", attempts: 9, next_attempt_at: null }, true), "The receiver answered 500. Given up after 9 attempts.");

@@ -30,7 +30,8 @@ class DueDelivery:
     url: str
     secrets: tuple[str, ...]  #: that sign it
     payload: dict[str, Any]
-    attempts: int  #: this one included
+    attempts: int  #: that ended before this one
+    lease_until: datetime  #: identifies the claim: a later one's is later
 
 
 class DeliveryQueue:
@@ -38,7 +39,8 @@ class DeliveryQueue:
 
     Args:
         lease_seconds: a claimed delivery that was not finished within this time, because its process was killed, is
-            claimed again. So each delivery is made at least once, and perhaps twice.
+            claimed again. So each delivery is made at least once, and perhaps twice. A lost claim is no attempt: it
+            says nothing about the receiver, and must not use up the waits that are for one in trouble.
     """
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
@@ -53,6 +55,7 @@ class DeliveryQueue:
 
         def work(session: Session) -> list[DueDelivery]:
             now = datetime.now(UTC)
+            lease_until = now + timedelta(seconds=self._lease_seconds)
             ids = session.scalars(
                 _due(now)
                 .order_by(WebhookDelivery.next_attempt_at)
@@ -62,10 +65,8 @@ class DeliveryQueue:
             session.execute(
                 update(WebhookDelivery)
                 .where(WebhookDelivery.id.in_(ids))
-                .values(
-                    attempts=WebhookDelivery.attempts + 1,
-                    next_attempt_at=now + timedelta(seconds=self._lease_seconds),
-                )
+                # What the last attempt ended with goes: that is how a reader tells that another one is being made.
+                .values(next_attempt_at=lease_until, response_status=None, error=None)
             )
             rows = session.execute(
                 select(WebhookDelivery, Webhook)
@@ -83,6 +84,7 @@ class DeliveryQueue:
                     _secrets(webhook, now),
                     row.payload,
                     row.attempts,
+                    lease_until,
                 )
                 for row, webhook in rows
             ]
@@ -110,7 +112,7 @@ class DeliveryQueue:
     async def failed(self, due: DueDelivery, error: str, response_status: int | None = None) -> None:
         """Records a failed attempt, and when to try again. One who answers 410, or fails for days, is disabled."""
         now = datetime.now(UTC)
-        wait = None if due.event == TEST_EVENT else retry_after(due.attempts)
+        wait = None if due.event == TEST_EVENT else retry_after(due.attempts + 1)
         values = {
             "status": DeliveryStatus.FAILED if wait is None else DeliveryStatus.PENDING,
             "next_attempt_at": None if wait is None else now + timedelta(seconds=wait),
@@ -159,11 +161,11 @@ class DeliveryQueue:
 
 
 def _finish(session: Session, due: DueDelivery, values: dict[str, Any]) -> None:
-    # A replay meanwhile, or another claim after the lease, counts its attempts anew: it stays due.
+    # After a replay, or another claim after the lease, the delivery is due at another time: this result is void.
     session.execute(
         update(WebhookDelivery)
-        .where(WebhookDelivery.id == due.id, WebhookDelivery.attempts == due.attempts)
-        .values(**values)
+        .where(WebhookDelivery.id == due.id, WebhookDelivery.next_attempt_at == due.lease_until)
+        .values(attempts=due.attempts + 1, **values)
     )
 
 

@@ -231,6 +231,68 @@ async def test_two_senders_share_the_work_and_a_killed_ones_is_made_again(
     assert len(ids) == len(set(ids)) == 12
 
 
+async def test_claims_that_kills_cut_short_use_up_no_attempt_and_each_waits_for_its_lease(
+    desk: SupportDesk, receiver: Receiver
+) -> None:
+    webhook_id, _ = await add_webhook(desk, receiver.url, "case.created")
+    await desk.cases.contacts.write(desk.contact, "Hello?")
+    killed = DeliveryQueue(desk.database, lease_seconds=60.0)
+    for _ in range(len(RETRY_SECONDS) + 1):
+        assert len(await killed.claim(5)) == 1
+        assert await killed.claim(5) == []  # no process makes it again and again at once
+        await make_due(desk)
+    _refuses(receiver)
+    assert await make_sender(desk).send_due() == 1
+    failed = await the_delivery(desk, webhook_id)
+    assert (failed.status, failed.attempts) == (DeliveryStatus.PENDING, 1)
+    assert failed.next_attempt_at is not None
+    assert failed.next_attempt_at <= datetime.now(UTC) + timedelta(seconds=RETRY_SECONDS[0])
+
+
+@pytest.mark.parametrize("succeeds", [False, True])
+@pytest.mark.parametrize("replayed", [False, True])
+async def test_a_result_that_comes_after_another_claim_or_a_replay_is_void(
+    desk: SupportDesk, receiver: Receiver, replayed: bool, succeeds: bool
+) -> None:
+    webhook_id, _ = await add_webhook(desk, receiver.url, "case.created")
+    await desk.cases.contacts.write(desk.contact, "Hello?")
+    queue = DeliveryQueue(desk.database, lease_seconds=60.0)
+    (slow,) = await queue.claim(1)
+    await make_due(desk)
+    if replayed:
+        await desk.cases.webhooks.replay(desk.admin, webhook_id, slow.id)
+    else:
+        assert len(await queue.claim(1)) == 1
+    before = await the_delivery(desk, webhook_id)
+    await (queue.delivered(slow, 200) if succeeds else queue.failed(slow, "Too late.", 500))
+    assert await the_delivery(desk, webhook_id) == before
+    assert (before.status, before.attempts, before.error) == (DeliveryStatus.PENDING, 0, None)
+
+
+async def test_an_attempt_counts_when_it_ends_and_what_the_last_one_ended_with_is_not_shown_while_another_is_made(
+    desk: SupportDesk, receiver: Receiver
+) -> None:
+    webhook_id, _ = await add_webhook(desk, receiver.url, "case.created")
+    await desk.cases.contacts.write(desk.contact, "Hello?")
+    queue = DeliveryQueue(desk.database, lease_seconds=60.0)
+    shown = []
+    for number in (1, 2):
+        (due,) = await queue.claim(1)
+        shown.append(await the_delivery(desk, webhook_id))
+        if number == 1:
+            await queue.failed(due, "The receiver answered 500.", 500)
+        else:
+            await queue.delivered(due, 204)
+        shown.append(await the_delivery(desk, webhook_id))
+        await make_due(desk)
+    assert [(one.attempts, one.error, one.response_status, one.status) for one in shown] == [
+        (0, None, None, DeliveryStatus.PENDING),
+        (1, "The receiver answered 500.", 500, DeliveryStatus.PENDING),
+        (1, None, None, DeliveryStatus.PENDING),
+        (2, None, 204, DeliveryStatus.DELIVERED),
+    ]
+
+
 async def test_a_disabled_webhook_waits_and_a_deleted_one_is_gone(desk: SupportDesk, receiver: Receiver) -> None:
     webhook_id, _ = await add_webhook(desk, receiver.url, "case.created")
     await desk.cases.contacts.write(desk.contact, "Hello?")
