@@ -31,7 +31,8 @@ class DueMail:
 
     id: str  #: the same at every attempt
     case_id: str
-    attempts: int  #: this one included
+    attempts: int  #: that ended before this one
+    lease_until: datetime  #: identifies the claim: a later one's is later
     email: str
     language: str | None
     inbox_name: str
@@ -75,7 +76,8 @@ class ReplyMails:
 
     Args:
         lease_seconds: a mail that was claimed and not finished within this time, because its process was killed, is
-            claimed again. So each is sent at least once, and perhaps twice, with the same id.
+            claimed again. So each is sent at least once, and perhaps twice, with the same id. A lost claim is no
+            attempt; how many there can be is bounded by the lease, and by the age at which a reply is given up.
     """
 
     def __init__(self, database: Database, signals: CaseSignals, *, lease_seconds: float = 600.0) -> None:
@@ -140,10 +142,9 @@ class ReplyMails:
             _tell(session, case, CaseEventKind.MAIL_FAILED, {"email": contact.email, "error": _TOO_OLD}, now)
         if not unread or contact.email is None:
             return changed, None
-        mail_id = unread[0].mail_id or new_id()
+        mail_id, lease_until = unread[0].mail_id or new_id(), now + timedelta(seconds=self._lease_seconds)
         for row in unread:
-            row.mail_id, row.attempts = mail_id, row.attempts + 1
-            row.next_attempt_at = now + timedelta(seconds=self._lease_seconds)
+            row.mail_id, row.next_attempt_at = mail_id, lease_until
         session.flush()
         texts = session.scalars(
             select(Message.content)
@@ -155,6 +156,7 @@ class ReplyMails:
             id=mail_id,
             case_id=case.id,
             attempts=unread[0].attempts,
+            lease_until=lease_until,
             email=contact.email,
             language=contact.language,
             inbox_name=inbox.name,
@@ -172,11 +174,13 @@ class ReplyMails:
         Args:
             for_good: another attempt would fail, too.
         """
-        wait = None if for_good else retry_after(due.attempts)
+        attempts = due.attempts + 1
+        wait = None if for_good else retry_after(attempts)
         if wait is None:
             await self._finish(due, ReplyMailStatus.FAILED, CaseEventKind.MAIL_FAILED, error)
             return
-        values = {"next_attempt_at": datetime.now(UTC) + timedelta(seconds=wait), "error": error}
+        next_attempt_at = datetime.now(UTC) + timedelta(seconds=wait)
+        values = {"attempts": attempts, "next_attempt_at": next_attempt_at, "error": error}
         await self._database.write(
             lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
         )
@@ -186,7 +190,7 @@ class ReplyMails:
 
         This was no failed attempt. Whether the server has the mail is not known: the next one has the same id.
         """
-        values = {"next_attempt_at": datetime.now(UTC), "attempts": ReplyMail.attempts - 1}
+        values = {"next_attempt_at": datetime.now(UTC)}
         await self._database.write(
             lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
         )
@@ -197,7 +201,12 @@ class ReplyMails:
         def work(session: Session) -> str | None:
             now = datetime.now(UTC)
             case = session.get(SupportCase, due.case_id, with_for_update={"key_share": True})
-            values = {"status": status, "error": error, "sent_at": now if status is ReplyMailStatus.SENT else None}
+            values = {
+                "status": status,
+                "attempts": due.attempts + 1,
+                "error": error,
+                "sent_at": now if status is ReplyMailStatus.SENT else None,
+            }
             if case is None or not change_rows(session, update(ReplyMail).where(*_of(due)).values(values)):
                 return None  # it was deleted, or another process has sent it meanwhile
             _tell(session, case, kind, {"email": due.email} | ({"error": error} if error else {}), now)
@@ -236,9 +245,10 @@ class ReplyMails:
 
 
 def _of(due: DueMail) -> tuple[ColumnElement[bool], ...]:
-    """The rows of a mail. What was read while it was sent was sent all the same."""
+    """The rows of a mail, unless it was claimed again. What was read while it was sent was sent all the same."""
     statuses = (ReplyMailStatus.PENDING, ReplyMailStatus.READ)
-    return ReplyMail.mail_id == due.id, ReplyMail.attempts == due.attempts, ReplyMail.status.in_(statuses)
+    is_claimed = ReplyMail.next_attempt_at == due.lease_until
+    return ReplyMail.mail_id == due.id, is_claimed, ReplyMail.status.in_(statuses)
 
 
 def _due(now: datetime) -> Select[tuple[str]]:

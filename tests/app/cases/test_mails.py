@@ -17,7 +17,7 @@ from app.cases import mail_sender
 from app.cases.mail_sender import MailSender
 from app.domain.case_views import CaseEventView
 from app.domain.cases import CaseEventKind
-from app.domain.reply_mails import RETRY_SECONDS, MailServer, MailTls, ReplyMailStatus
+from app.domain.reply_mails import MAX_AGE, RETRY_SECONDS, MailServer, MailTls, ReplyMailStatus
 from app.errors import NotAllowed
 from app.services.container import Services
 from app.store.cases.agent_cases import AgentCases
@@ -67,9 +67,16 @@ async def a_case(desk: SupportDesk, email: str | None = "eva@example.org", langu
     return case.id
 
 
-async def let_time_pass(desk: SupportDesk, by: timedelta = DELAY) -> None:
+async def let_time_pass(desk: SupportDesk, by: timedelta = DELAY, *, of_new_ones: bool = False) -> None:
+    """Time passes.
+
+    Args:
+        of_new_ones: of replies that no mail has yet. The row of a mail that is being sent is only changed by its claim.
+    """
+    rows = select(ReplyMail).where(ReplyMail.mail_id.is_(None)) if of_new_ones else select(ReplyMail)
+
     def work(session: object) -> None:
-        for row in session.scalars(select(ReplyMail)):  # type: ignore[attr-defined]
+        for row in session.scalars(rows):  # type: ignore[attr-defined]
             row.next_attempt_at -= by
             row.created_at -= by
 
@@ -85,6 +92,11 @@ async def send_all(one: MailSender) -> int:
 
 async def statuses(desk: SupportDesk) -> list[str]:
     rows = select(ReplyMail.status).order_by(ReplyMail.message_id)
+    return await desk.database.read(lambda session: list(session.scalars(rows)))
+
+
+async def numbers_of_attempts(desk: SupportDesk) -> list[int]:
+    rows = select(ReplyMail.attempts).order_by(ReplyMail.message_id)
     return await desk.database.read(lambda session: list(session.scalars(rows)))
 
 
@@ -241,6 +253,72 @@ async def test_a_claim_of_one_who_was_killed_is_sent_by_another_with_the_same_re
     assert len(await told(desk, case_id)) == 2
 
 
+async def test_claims_that_kills_cut_short_use_up_no_attempt_and_each_waits_for_its_lease(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    lease = timedelta(minutes=10)
+    killed = ReplyMails(desk.database, desk.cases.signals, lease_seconds=lease.total_seconds())
+    claims = []
+    for _ in range(len(RETRY_SECONDS) + 1):
+        claims.append(await killed.claim())
+        assert await killed.claim() is None  # no process sends it again and again at once
+        await let_time_pass(desk, lease)
+    assert len({claim.id for claim in claims if claim is not None}) == 1
+    smtp.refusal = "450 Later"
+    assert await send_all(sender(desk, smtp)) == 1
+    assert await statuses(desk) == [ReplyMailStatus.PENDING]
+    assert await told(desk, case_id) == []
+    smtp.refusal = None
+    await let_time_pass(desk, timedelta(seconds=RETRY_SECONDS[0]))
+    assert await send_all(sender(desk, smtp)) == 1
+    assert await numbers_of_attempts(desk) == [2]
+    assert len(smtp.mails) == 1
+
+
+async def test_a_server_that_is_killed_after_each_hand_over_sends_it_again_only_until_the_reply_is_too_old(
+    desk: SupportDesk, smtp: SmtpServer
+) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    lease = timedelta(hours=6)
+    killed, num_claims = ReplyMails(desk.database, desk.cases.signals, lease_seconds=lease.total_seconds()), 0
+    while await killed.claim() is not None:
+        num_claims += 1
+        assert num_claims <= MAX_AGE / lease
+        await let_time_pass(desk, lease)
+    assert await statuses(desk) == [ReplyMailStatus.FAILED]
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAIL_FAILED]
+
+
+@pytest.mark.parametrize("end", ["sent", "failed", "refused", "released"])
+async def test_a_result_that_comes_after_another_claim_is_void(desk: SupportDesk, end: str) -> None:
+    case_id = await a_case(desk)
+    await desk.cases.agents.reply(desk.ann, case_id, "One")
+    await let_time_pass(desk)
+    mails = ReplyMails(desk.database, desk.cases.signals, lease_seconds=DELAY.total_seconds())
+    slow = await mails.claim()
+    await let_time_pass(desk)
+    second = await mails.claim()
+    assert slow is not None
+    assert second is not None
+    if end == "sent":
+        await mails.sent(slow)
+    elif end == "released":
+        await mails.release(slow)
+    else:
+        await mails.failed(slow, "Too late.", for_good=end == "refused")
+    assert await mails.claim() is None  # it is not due: the second one sends it
+    assert await statuses(desk) == [ReplyMailStatus.PENDING]
+    assert await told(desk, case_id) == []
+    await mails.sent(second)
+    assert await numbers_of_attempts(desk) == [1]
+    assert [event.kind for event in await told(desk, case_id)] == [CaseEventKind.MAILED]
+
+
 async def test_a_mail_that_is_taken_while_the_process_stops_is_told_and_not_sent_again(
     desk: SupportDesk, smtp: SmtpServer
 ) -> None:
@@ -252,7 +330,7 @@ async def test_a_mail_that_is_taken_while_the_process_stops_is_told_and_not_sent
     sending = asyncio.create_task(one.send_due())
     await eventually(lambda: len(smtp.raw) == 1)
     await desk.cases.agents.reply(desk.ann, case_id, "Two")
-    await let_time_pass(desk)
+    await let_time_pass(desk, of_new_ones=True)
     closing = asyncio.create_task(one.close(60))
     await asyncio.sleep(0)
     smtp.takes.set()
