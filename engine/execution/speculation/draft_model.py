@@ -34,6 +34,7 @@ class DraftModel:
         layout: cache layout of the model that verifies the draft tokens.
         vocab_size: of that model; token ids beyond it are never proposed.
         num_blocks, block_size, kv_cache_dtype: of that model's cache.
+        populates_cache: whether both caches take their memory now, see :class:`engine.execution.runner.Runner`.
 
     Raises:
         ModelLoadError: the draft model attends further back than that model's cache keeps tokens.
@@ -49,6 +50,7 @@ class DraftModel:
         num_blocks: int,
         block_size: int,
         kv_cache_dtype: str = "auto",
+        populates_cache: bool = False,
     ) -> None:
         self._group = _widest_window_group(draft, layout)
         self._context = draft.max_position_embeddings
@@ -62,6 +64,7 @@ class DraftModel:
             num_blocks=num_blocks,
             block_size=block_size,
             kv_cache_dtype=kv_cache_dtype,
+            populates_cache=populates_cache,
             applies_adapters=False,
         )
 

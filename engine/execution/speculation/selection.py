@@ -37,5 +37,6 @@ def make_proposer(settings: EngineSettings, model: LoadedModel, capacity: Capaci
         vocab_size=model.vocab_size,
         num_blocks=capacity.num_blocks,
         kv_cache_dtype=settings.kv_cache_dtype,
+        populates_cache=settings.kv_cache_memory is not None,
         block_size=capacity.block_size,
     )

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
+from engine.device.memory import populate_pages
 from engine.errors import ModelLoadError
 from engine.execution.load import load_model
 from engine.execution.speculation.draft_loading import with_draft_model
@@ -511,6 +512,25 @@ def test_a_draft_model_takes_its_share_of_the_memory(llama: LoadedModel) -> None
     plain = make_core(llama, **settings).stats().num_kv_blocks
     drafted = make_core(replace(llama, draft=llama), speculation="a draft model", **settings).stats().num_kv_blocks
     assert plain // 2 - 1 <= drafted <= plain // 2
+
+
+@pytest.mark.parametrize("memory", [0.0005, None])
+def test_memory_that_was_asked_for_is_taken_at_the_start_for_the_draft_model_too(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, memory: float | None
+) -> None:
+    populated: set[int] = set()
+
+    def populate(parts: Sequence[torch.Tensor], num_threads: int) -> bool:
+        populated.update(part.data_ptr() for part in parts)
+        return populate_pages(parts, num_threads)
+
+    monkeypatch.setattr("engine.execution.runner.populate_pages", populate)
+    settings = {"num_kv_blocks": None, "kv_cache_memory": memory, "max_model_len": 32}
+    core = make_core(replace(llama, draft=llama), speculation="a draft model", **settings)
+    assert isinstance(core.strategy, SpeculativeSteps)
+    assert isinstance(core.strategy._proposer, DraftModel)
+    caches = [*core.strategy.runner.layers, *core.strategy._proposer._runner.layers]
+    assert populated == (set() if memory is None else {rows.data_ptr() for cache in caches for rows in cache.tensors})
 
 
 class TestRefusals:
