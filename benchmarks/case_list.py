@@ -33,7 +33,8 @@ from app.store.db.models import Account
 from app.store.db.notifications import Notifications
 from app.store.maintenance.migrate import migrate
 from benchmarks import machine
-from benchmarks.history import RESULTS, databases, spread, time_calls
+from benchmarks.databases import databases
+from benchmarks.history import RESULTS, spread, time_calls
 
 AT_ONCE = 64
 PAGES = 100

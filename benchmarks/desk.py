@@ -40,7 +40,8 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.history import RESULTS, databases
+from benchmarks.databases import databases
+from benchmarks.history import RESULTS
 from benchmarks.live.agents import DraftingAgent, ReadingAgent
 from benchmarks.live.browser import Browser, ResponseError
 from benchmarks.live.proxy import Proxy

@@ -41,7 +41,8 @@ from app.services.container import Services
 from app.settings import AppSettings
 from app.store.db.models import Account
 from benchmarks import machine
-from benchmarks.history import RESULTS, databases
+from benchmarks.databases import databases
+from benchmarks.history import RESULTS
 from benchmarks.live.scripted_chats import QUESTIONS
 from benchmarks.live.server import ROOT
 from engine import Engine, EngineSettings

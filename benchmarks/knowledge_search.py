@@ -42,7 +42,7 @@ from app.store.knowledge.search import ChunkSearch
 from app.store.knowledge.word_counts import count_entries
 from app.store.maintenance.migrate import migrate
 from benchmarks import machine
-from benchmarks.history import databases
+from benchmarks.databases import databases
 from benchmarks.quantiles import quantile
 from engine import Embeddings, EncoderInfo, TextRole
 

@@ -36,7 +36,8 @@ from app.templates.files import read_templates
 from app.turns.events import TurnEnd
 from app.turns.service import Turns
 from benchmarks import machine
-from benchmarks.history import RESULTS, databases, spread
+from benchmarks.databases import databases
+from benchmarks.history import RESULTS, spread
 from engine import ChatMessage, Engine, EngineSettings, PreparedPrompt, SamplingParams
 
 TOKENS = 200

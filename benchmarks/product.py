@@ -30,7 +30,8 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.history import RESULTS, databases
+from benchmarks.databases import databases
+from benchmarks.history import RESULTS
 from benchmarks.interleaving import Repetition, Series, run_interleaved
 from benchmarks.live.engine_process import EngineProcess
 from benchmarks.live.prometheus import Histogram, samples
