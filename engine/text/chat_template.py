@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenize
 from engine.text.template_inputs import (
     check_names,
     check_tools,
+    clock_formats,
     reasoning_fields,
     template_messages,
     template_tools,
@@ -51,6 +53,8 @@ Rendering that many takes one or two milliseconds at most.
 
 MESSAGE_CHARACTERS = 20
 """A message counts as so many characters, beside its texts."""
+
+_SIMPLE_FIELDS = frozenset({"role", "content", "shared"})
 
 
 class RenderedPrompt(NamedTuple):
@@ -98,7 +102,10 @@ class ChatTemplate:
         self._control_ids = frozenset(
             {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
         )
-        self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
+        self._clock_formats = clock_formats(self.source)
+        # Token ids of conversations' openings and the characters of their keys. A key is what the opening depends on,
+        # or, where that is not known, two texts that start with it.
+        self._shared: dict[Hashable, tuple[list[int], int]] = {}
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
 
@@ -204,23 +211,39 @@ class ChatTemplate:
             return 0
         shared = list(takewhile(lambda message: message.get("shared", False), messages))
         role = messages[len(shared)]["role"] if len(shared) < len(messages) else "user"
-        with self._lock:
-            # Rendered each time, because a template may contain the date; only tokenizing takes long.
-            texts = self._render_shared(shared, role)
-            known = self._shared.get(texts)
-            if known is None:
-                known = self._tokenize_common(texts)
-                self._keep_shared(texts, known)
-        return _num_common(known, token_ids)
+        key = self._shared_key(shared, role)
+        cached = self._shared.get(key) if key is not None else None  # without the lock, which a long prompt may hold
+        known = cached[0] if cached is not None else self._find_shared(shared, role, key)
+        return len(known) if known == token_ids[: len(known)] else _num_common(known, token_ids)
 
-    def _keep_shared(self, texts: tuple[str, ...], token_ids: list[int]) -> None:
+    def _shared_key(self, shared: Sequence[ChatMessage], role: str) -> Hashable | None:
+        """Returns everything that the rendered opening depends on; None if it may differ with each rendering."""
+        if self._clock_formats is None or any(not message.keys() <= _SIMPLE_FIELDS for message in shared):
+            return None
+        clock = tuple(map(datetime.now().strftime, self._clock_formats)) if self._clock_formats else ()
+        return role, clock, tuple((message["role"], message["content"]) for message in shared)
+
+    def _find_shared(self, shared: Sequence[ChatMessage], role: str, key: Hashable | None) -> list[int]:
+        """Renders and tokenizes the opening, and caches its tokens by ``key``, or by its text if that is None."""
+        with self._lock:
+            texts = self._render_shared(shared, role)
+            if key is None:
+                cached = self._shared.get(texts)
+                if cached is not None:
+                    return cached[0]
+            known = self._tokenize_common(texts)
+            if key is None:
+                self._keep_shared(texts, known, sum(map(len, texts)))
+            elif key == self._shared_key(shared, role):  # else the clock went on meanwhile
+                self._keep_shared(key, known, sum(len(message["content"]) for message in shared))
+        return known
+
+    def _keep_shared(self, key: Hashable, token_ids: list[int], num_characters: int) -> None:
         """Caches the tokens and evicts the oldest entries beyond the limits of number and size."""
-        self._shared[texts] = token_ids
-        size = sum(len(text) for kept in self._shared for text in kept)
+        self._shared[key] = token_ids, num_characters
+        size = sum(characters for _, characters in self._shared.values())
         while self._shared and (len(self._shared) > MAX_SHARED or size > MAX_SHARED_CHARACTERS):
-            oldest = next(iter(self._shared))
-            size -= sum(map(len, oldest))
-            del self._shared[oldest]
+            size -= self._shared.pop(next(iter(self._shared)))[1]
 
     def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> tuple[str, ...]:
         """Renders two conversations that share these messages and differ in the next; empty if the template refuses."""

@@ -47,6 +47,20 @@ def wants_short_ids(template: str) -> bool:
     return re.search(r"length\s*!=\s*9\b", template) is not None
 
 
+def clock_formats(template: str) -> tuple[str, ...] | None:
+    """Returns the formats in which a chat template writes the time; empty if it does not.
+
+    None if the text may differ with each rendering of the same messages in some other way.
+    """
+    if re.search(r"\b(random|lipsum)\b", template):
+        return None
+    # The only clock that transformers gives a template.
+    num_mentions = len(re.findall("strftime_now", template))
+    num_tests = len(re.findall(r"\bstrftime_now\s+is\s+(?:not\s+)?defined\b", template))
+    formats = [found[1] for found in re.findall(r"\bstrftime_now\(\s*(['\"])([^'\"\\]*)\1\s*\)", template)]
+    return tuple(dict.fromkeys(formats)) if num_tests + len(formats) == num_mentions else None
+
+
 def template_messages(
     messages: Sequence[ChatMessage], reasoning_names: Sequence[str], *, short_ids: bool = False
 ) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ def test_what_is_remembered_of_shared_beginnings_is_bounded_by_its_size(monkeypa
             {"role": "user", "content": "hello"},
         ]
         assert template.num_shared(messages, template.render(messages).token_ids) > 0
-        assert sum(len(text) for texts in template._shared for text in texts) <= 10_000
+        assert sum(characters for _, characters in template._shared.values()) <= 10_000
     assert template._shared  # the newest that fit
     longest: list[ChatMessage] = [{"role": "system", "content": "b" * 9000, "shared": True}]
     assert template.num_shared(longest, template.render(longest).token_ids) > 0  # not remembered, and as right
