@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,12 @@ class SamplingParams:
         if self.beam_search is not None and not isinstance(self.beam_search, BeamSearchParams):
             raise _wrong("beam_search", self.beam_search, "BeamSearchParams")
         for name, parameter in PARAMETERS.items():
-            object.__setattr__(self, name, _check(parameter, getattr(self, name)))
+            value = getattr(self, name)
+            if value is not parameter.default:  # as most are
+                object.__setattr__(self, name, _check(parameter, value))
+        self._check_together()
+
+    def _check_together(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
@@ -115,10 +120,25 @@ class SamplingParams:
 
     def with_defaults(self, defaults: SamplingParams) -> SamplingParams:
         """Returns these parameters with every ``None`` replaced from ``defaults``."""
-        missing = {
-            field.name: getattr(defaults, field.name) for field in fields(self) if getattr(self, field.name) is None
-        }
-        return replace(self, **missing)
+        return self.replace_valid(
+            **{name: getattr(defaults, name) for name in self.__slots__ if getattr(self, name) is None}
+        )
+
+    def replace_valid(self, **values: Any) -> SamplingParams:
+        """Returns a copy with these values, which are not validated; only whether they go together with the others is.
+
+        For values that were validated before, or that the caller made. ``dataclasses.replace`` validates all fields.
+
+        Raises:
+            InvalidRequestError: they do not go together.
+        """
+        copy = object.__new__(type(self))
+        for name in self.__slots__:
+            object.__setattr__(copy, name, getattr(self, name))
+        for name, value in values.items():
+            object.__setattr__(copy, name, value)
+        copy._check_together()
+        return copy
 
     @property
     def num_sequences(self) -> int:

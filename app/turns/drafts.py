@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.citations import as_citations, citations_of
@@ -222,7 +222,7 @@ class Drafts:
     async def _prepare(
         self, user_id: str, settings: ChatSettings, messages: list[ChatMessage], num_sources: int
     ) -> PreparedPrompt:
-        params = replace(settings.sampling_params(), structured=self._sources.form(num_sources))
+        params = settings.sampling_params().replace_valid(structured=self._sources.form(num_sources))
         options = ChatOptions(adapter=settings.adapter or None)
         if self._engine.info.can_think:
             options = settings.chat_options()

@@ -245,7 +245,7 @@ class LiveTurnFactory:
         """
         if params.seed is not None or not isinstance(self._engine, ReplyInspector):
             return params
-        return replace(params, seed=secrets.randbits(SEED_BITS))
+        return params.replace_valid(seed=secrets.randbits(SEED_BITS))
 
     def _streams(self, settings: ChatSettings, sources: tuple[Passage, ...], *, is_new: bool) -> ReplyStreams:
         """Returns what writes the reply: the model, unless it could only guess."""
@@ -263,7 +263,8 @@ class LiveTurnFactory:
         """
         if params.structured is not None or offered.tools:
             return params
-        return replace(params, structured=self._sources.form(len(sources)))
+        form = self._sources.form(len(sources))
+        return params if form is None else params.replace_valid(structured=form)
 
     def _tool_rounds(
         self,

@@ -98,7 +98,7 @@ class RequestProcessor:
                     "A reply that must call a tool cannot be held to another form. Leave out tool_choice or the form."
                 )
             self._syntaxes.check_call_grammar(grammar)
-            resolved = replace(resolved, structured=grammar)
+            resolved = resolved.replace_valid(structured=grammar)
         syntax = self._syntaxes.make_syntax(rendered.token_ids, options, is_structure_of_answer=grammar is None)
         if resolved.structured is not None and syntax is not None and syntax.thinking_format is not None:
             # Refuses it here, before anything is scheduled.

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from transformers import GenerationConfig
 
-from engine import InvalidRequestError, ModelLoadError, SamplingParams, StructuredOutput, StructureKind
+from engine import InvalidRequestError, ModelLoadError, SamplingParams, StructuredOutput, StructureKind, sampling_params
+from engine.beam_search_params import BeamSearchParams
 from engine.parameter_table import PARAMETERS, Kind
 
 NAN = float("nan")
@@ -210,3 +211,31 @@ def test_help_says_what_every_field_takes_and_does() -> None:
 def test_a_number_too_long_to_be_written_is_refused_with_a_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"seed must be .* a number of thousands of digits"):
         SamplingParams(seed=-(10**5000))
+
+
+def test_values_that_are_known_to_be_valid_are_not_validated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, defaults = SamplingParams(temperature=0.5, stop="a", min_tokens=5), SamplingParams.neutral(top_p=0.5)
+    expected = replace(given, seed=7), replace(defaults, temperature=0.5, stop="a", min_tokens=5)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("validated again")
+
+    monkeypatch.setattr(sampling_params, "_check", refuse)
+    assert (given.replace_valid(seed=7), given.with_defaults(defaults)) == expected
+
+
+def test_defaults_must_go_together_with_what_was_given() -> None:
+    given = SamplingParams(min_tokens=5)
+    with pytest.raises(InvalidRequestError, match="min_tokens must be at most max_tokens"):
+        given.with_defaults(SamplingParams(max_tokens=4))
+    with pytest.raises(InvalidRequestError, match="n must be at most beam_width"):
+        SamplingParams(n=3).replace_valid(beam_search=BeamSearchParams(width=2))
+    with pytest.raises(AttributeError):
+        given.replace_valid(heat=1)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_default_needs_no_validation(name: str) -> None:
+    default = PARAMETERS[name].default
+    assert default == getattr(SamplingParams(), name) == sampling_params._check(PARAMETERS[name], default)
+    assert type(default) is type(sampling_params._check(PARAMETERS[name], default))
