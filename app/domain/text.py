@@ -22,7 +22,8 @@ _TITLE_MARK = re.compile(r"^[\s#*_\"'“]*title\s*:", re.IGNORECASE)
 
 def clean_text(text: str) -> str:
     """``text`` in a form that every database and encoder accepts: no NUL, lone surrogates replaced by U+FFFD."""
-    return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", ""))
+    text = text.replace("\0", "")
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def title_from(message: str) -> str:
