@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import orjson
@@ -80,7 +80,7 @@ async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, op
     reader = reader_factory(turns, user_id, ref.turn_id, START)
     in_stream = stream is not None and stream.add(ref.turn_id, START, reader)
     # Encoded here: FastAPI would validate the model once more.
-    started = StartedTurn(**asdict(ref), in_stream=in_stream)
+    started = StartedTurn(**{field.name: getattr(ref, field.name) for field in fields(TurnRef)}, in_stream=in_stream)
     return Response(orjson.dumps(started), status_code=201, media_type="application/json")
 
 
