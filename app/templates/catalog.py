@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from app.domain.templates import NAME_PATTERN, Template, TemplateKind
+from app.domain.templates import MAX_BODY_CHARS, NAME_PATTERN, Template, TemplateKind
 from app.errors import InvalidInput, NotFound
 from app.store.desk.template_versions import StoredTemplate, TemplateVersions
 from app.templates.files import Files
@@ -16,6 +16,8 @@ Result = TypeVar("Result")
 
 MAX_NAME_CHARS = 64
 MAX_TRY_SECONDS = 5.0
+MAX_RENDERED = 128
+"""Number of texts without values that are cached. Beyond it the oldest is evicted."""
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -28,6 +30,7 @@ class Templates:
     def __init__(self, files: Files, versions: TemplateVersions) -> None:
         self._files = files
         self._versions = versions
+        self._rendered: dict[Hashable, str] = {}  # texts without values, by the body and the variables
         self._one_at_a_time = asyncio.Semaphore(1)  # for checks and previews
 
     async def all(self, kind: TemplateKind, *, removed: bool = False) -> list[StoredTemplate]:
@@ -47,7 +50,21 @@ class Templates:
         if stored is None or stored.removed:
             known = ", ".join(each.name for each in await self.all(kind)) or "none"
             raise InvalidInput(f"There is no {kind.noun} '{name}'. There are: {known}.")
-        return await asyncio.to_thread(stored.template.render, given)
+        if given:
+            return await asyncio.to_thread(stored.template.render, given)
+        return await self._render_defaults(stored.template)
+
+    async def _render_defaults(self, template: Template) -> str:
+        """Renders a template without values, as most prompts are: the text is the same each time."""
+        key = template.body, tuple((variable.name, variable.default) for variable in template.variables)
+        text = self._rendered.get(key)
+        if text is None:
+            text = await asyncio.to_thread(template.render)
+            if len(text) <= MAX_BODY_CHARS:
+                self._rendered[key] = text
+                if len(self._rendered) > MAX_RENDERED:
+                    del self._rendered[next(iter(self._rendered))]
+        return text
 
     async def prompt(self, name: str) -> Template | None:
         """A system prompt in use; None if there is no such prompt."""

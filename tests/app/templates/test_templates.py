@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 
 import pytest
 
@@ -77,6 +78,33 @@ def test_prompts_need_defaults_and_canned_replies_recommend_nothing() -> None:
         template("hi", recommended=ChatSettings(system_prompt="x")).checked(PROMPT)
     with pytest.raises(InvalidInput, match="cannot recommend sampling"):
         template("hi", recommended=ChatSettings(temperature=0.1)).checked(CANNED)
+
+
+async def test_a_prompt_without_values_is_rendered_once(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "MAX_RENDERED", 2)
+    templates, renders, render = services.templates, list[str](), Template.render
+
+    def counted(self: Template, given: Mapping[str, str] | None = None) -> str:
+        renders.append(self.body)
+        return render(self, given)
+
+    async def rendered(given: Mapping[str, str] | None = None) -> tuple[str, int]:
+        renders.clear()
+        return await templates.render(PROMPT, "concise", given), len(renders)
+
+    written = template("Dear {{ who }}", "who")
+    await templates.write(ME, PROMPT, "concise", written, after=0)
+    monkeypatch.setattr(Template, "render", counted)
+    assert [await rendered(), await rendered({})] == [("Dear somebody", 1), ("Dear somebody", 0)]
+    assert await rendered({"who": "Ada"}) == ("Dear Ada", 1)
+    assert await rendered() == ("Dear somebody", 0)
+    for version, default in enumerate(("Bob", "Carl", "Dan"), start=1):  # the same body with another default
+        await templates.write(ME, PROMPT, "concise", template("Dear {{ who }}", "who", default=default), after=version)
+        assert await rendered() == (f"Dear {default}", 1)
+    assert len(templates._rendered) == 2
+    await templates.write(ME, PROMPT, "concise", template("Dear {{ who }}", "who", default="y" * 2000), after=4)
+    monkeypatch.setattr(catalog, "MAX_BODY_CHARS", 1000)
+    assert [(await rendered())[1], (await rendered())[1]] == [1, 1]  # too long to be cached
 
 
 async def test_an_edit_is_a_version_and_the_file_is_a_click_away(services: Services) -> None:
