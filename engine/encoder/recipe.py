@@ -35,7 +35,8 @@ _FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-_ROLE_PROMPTS = {TextRole.QUERY: ("query",), TextRole.DOCUMENT: ("document", "passage")}
+#: Names of a role's prompt, the first of which a folder has: those of ``encode_query`` and ``encode_document``.
+_ROLE_PROMPTS = {TextRole.QUERY: ("query",), TextRole.DOCUMENT: ("document", "passage", "corpus")}
 
 
 @dataclass(frozen=True, slots=True)

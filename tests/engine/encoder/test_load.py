@@ -99,15 +99,20 @@ def test_reserved_memory_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fingerprint_tells_encoders_apart(tmp_path: Path) -> None:
     one = load_encoder(str(make_encoder(tmp_path / "one")), no_progress)
     same = load_encoder(str(shutil.copytree(tmp_path / "one", tmp_path / "same")), no_progress)
-    for other in ("trained", "pooled"):
+    for other in ("trained", "pooled", "prompted"):
         shutil.copytree(tmp_path / "one", tmp_path / other)
     file = tmp_path / "trained" / "model.safetensors"
     save_file({name: 1.01 * tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
     (tmp_path / "pooled" / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
-    trained = load_encoder(str(tmp_path / "trained"), no_progress)
-    pooled = load_encoder(str(tmp_path / "pooled"), no_progress)
+    prompts = tmp_path / "prompted" / "config_sentence_transformers.json"
+    prompts.write_text('{"prompts": {"document": "passage: "}}')
+    fingerprints = [one.info.fingerprint]
+    for other in ("trained", "pooled", "prompted"):
+        fingerprints.append(load_encoder(str(tmp_path / other), no_progress).info.fingerprint)
+    prompts.write_text('{"prompts": {"document": "another: "}}')
+    fingerprints.append(load_encoder(str(tmp_path / "prompted"), no_progress).info.fingerprint)
     assert one.info.fingerprint == same.info.fingerprint
-    assert len({one.info.fingerprint, trained.info.fingerprint, pooled.info.fingerprint}) == 3
+    assert len(set(fingerprints)) == 5
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,6 +94,27 @@ async def test_each_role_has_its_prompt(tmp_path: Path) -> None:
     encoder.close()
     np.testing.assert_allclose(query[0], plain[0], atol=1e-5)
     np.testing.assert_allclose(document[0], plain[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["document", "passage", "corpus"])
+async def test_documents_have_their_prompt_by_each_of_its_names(tmp_path: Path, name: str) -> None:
+    encoder = load(make_encoder(tmp_path, prompts={name: "the dog: "}))
+    document = (await encoder.embed(["fox"], role=TextRole.DOCUMENT)).vectors
+    plain = (await encoder.embed(["the dog: fox"])).vectors
+    encoder.close()
+    np.testing.assert_allclose(document, plain, atol=1e-5)
+
+
+async def test_the_default_prompt_stands_before_texts_whose_role_has_none(tmp_path: Path) -> None:
+    make_encoder(tmp_path)
+    config = {"prompts": {"query": "the dog: ", "other": "a cat: "}, "default_prompt_name": "other"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(config))
+    encoder = load(tmp_path)
+    found = [(await encoder.embed(["fox"], role=role)).vectors[0] for role in (None, *TextRole)]
+    ids = [AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] for text in ("a cat: fox", "the dog: fox")]
+    other, query = (await encoder.embed(ids)).vectors
+    encoder.close()
+    np.testing.assert_allclose(found, [other, query, other], atol=1e-5)
 
 
 async def test_a_prompt_that_is_not_pooled_is_read_only(tmp_path: Path) -> None:
