@@ -48,7 +48,7 @@ async def search(services: Services) -> ChunkSearch:
     return ChunkSearch(services.database, read_thesaurus(SYNONYMS))
 
 
-async def scores_of(search: ChunkSearch, half: str) -> tuple[Scores, list[float]]:
+async def scores_of(search: ChunkSearch, half: str | None, file: str = "questions.jsonl") -> tuple[Scores, list[float]]:
     """Returns the scores of a half, and that of the best passage of each of its questions."""
     best = list[float]()
 
@@ -57,7 +57,7 @@ async def scores_of(search: ChunkSearch, half: str) -> tuple[Scores, list[float]
         best.append(best_of(found))
         return found
 
-    questions = read_questions((HERE / "questions.jsonl").read_text(encoding="utf-8"), half=half)
+    questions = read_questions((HERE / file).read_text(encoding="utf-8"), half=half)
     return score(await ask(questions, find)), best
 
 
@@ -68,6 +68,8 @@ def best_of(found: Sequence[Passage]) -> float:
 async def test_words_find_answers_and_refuse_what_no_document_has(search: ChunkSearch) -> None:
     (tuning, best_scores), (held_out, _) = await scores_of(search, "tuning"), await scores_of(search, "held-out")
     assert (tuning.recall_at_3 >= 0.68, held_out.recall_at_3 >= 0.46) == (True, True), (tuning, held_out)
+    paraphrased, _ = await scores_of(search, None, "questions-paraphrased.jsonl")
+    assert paraphrased.recall_at_3 >= 0.3, paraphrased
     best = {"answerable": best_scores}
     for name in ("unanswerable", "unanswerable-held-out", "other-software"):
         queries = (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines()

@@ -111,12 +111,11 @@ async def test_the_threads_that_began_before_the_model_was_loaded_leave_its_cpu_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned = set[str]()
-    pin_to_first_cpu = serving.pin_to_first_cpu
     monkeypatch.setattr(cpu_affinity, "_HAS_TWO_CPUS", True)
     monkeypatch.setattr(cpu_affinity, "_is_pinned", False)
     monkeypatch.setattr(cpu_affinity, "_pin", lambda thread: pinned.add(thread.name))
     async with _loading(tmp_path, monkeypatch) as server:
-        monkeypatch.setattr(serving, "pin_to_first_cpu", pin_to_first_cpu)
+        monkeypatch.setattr(serving, "pin_to_first_cpu", cpu_affinity.pin_to_first_cpu)
         assert (await server.http.get("/api/conversations")).json()["items"] == []
         assert pinned == set()
         server.engine.loaded.set_result(None)

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, bindparam, event, text, update
+from sqlalchemy import Connection, bindparam, event, select, text, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import StorageUnavailable
-from app.store.db import group_commit
+from app.store.db import connection_checks, group_commit
 from app.store.db.database import Database
 from app.store.db.models import Account, Base
 from app.store.db.prepared_statements import Prepared
@@ -389,7 +390,42 @@ async def test_connections_the_server_drops_are_replaced(postgres: PostgresServe
     await database.close()
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["in use", "after a pause"])
+async def test_after_a_restart_of_the_server_at_most_the_first_use_fails(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    url = postgres.migrated()
+    database = Database(url)
+    held = threading.Barrier(8)  # eight connections are open afterwards
+    await asyncio.gather(*(database.read_rows(lambda _connection: held.wait(timeout=30)) for _ in range(8)))
+    monkeypatch.setattr(connection_checks, "PING_AFTER_SECONDS", 0.0 if paused else 3600.0)
+    with closing(psycopg.connect(url.replace("+psycopg", ""), autocommit=True)) as other:
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        other.execute(f"{kill} AND pid <> pg_backend_pid()")
+    if not paused:
+        with pytest.raises(StorageUnavailable):
+            await database.read_rows(lambda connection: BY_KEY.rows(connection, KEY))
+    await asyncio.gather(*(database.ping() for _ in range(8)))
+    await asyncio.gather(*(database.read_rows(lambda connection: BY_KEY.rows(connection, KEY)) for _ in range(8)))
+    await database.close()
+
+
+async def test_a_connection_in_use_is_not_pinged_each_time(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(postgres.migrated())
+    await database.ping()
+    monkeypatch.setattr(connection_checks, "PING_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(database._reader.dialect, "do_ping", lambda _connection: pytest.fail("pinged"))
+    for _ in range(3):
+        await database.ping()
+        await database.read_rows(lambda connection: BY_KEY.rows(connection, KEY))
+    await database.close()
+
+
 _ACCOUNTS = Base.metadata.tables["account"]
+KEY = {"key": LOCAL_USER_ID}
+BY_KEY = Prepared(select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.id == bindparam("key")))
 _NAME = update(_ACCOUNTS).where(_ACCOUNTS.c.id == bindparam("key")).values(name=bindparam("value"))
 _NAMES = [{"key": LOCAL_USER_ID, "value": name} for name in ("one", "other")]
 

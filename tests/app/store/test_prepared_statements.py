@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.errors import StorageUnavailable
+from app.store.accounts import token_use
+from app.store.chat import tree
 from app.store.db import driver
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Message, table_of
@@ -160,3 +164,19 @@ async def test_a_list_is_looked_up_in_the_index(database: Database) -> None:
         return "\n".join(str(row[3]) for row in rows)
 
     assert "SEARCH message" in await database.read_rows(plan)
+
+
+@pytest.mark.parametrize("statement", [tree._PROMPT_PATH_POSTGRES, token_use._RUNNING])
+def test_what_each_message_reads_is_planned_without_reading_whole_tables(
+    postgres: PostgresServer, statement: Prepared
+) -> None:
+    """psycopg has it planned once for any parameters, perhaps while the tables are small."""
+    compiled = statement._statement.compile(dialect=create_engine("postgresql+psycopg://").dialect)
+    values = {name: f"'{value}'" if isinstance(value, str) else value for name, value in compiled.params.items()}
+    asked = str(compiled) % {name: "$1" if value is None else value for name, value in values.items()}
+    with closing(psycopg.connect(postgres.migrated().replace("+psycopg", ""), autocommit=True)) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(f"PREPARE asked AS {asked}")
+        plan = "\n".join(line for (line,) in connection.execute("EXPLAIN EXECUTE asked('an id')"))
+    assert "Index" in plan
+    assert "Seq Scan" not in plan

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, fold, fold_words, li
 from app.errors import InvalidInput, TooManyRequests
 from app.services.container import Services
 from app.store.chat import conversations, search_index, search_queue
-from app.store.chat.search import ENTRY_WORDS, Query
+from app.store.chat.search import ENTRY_WORDS, Query, entries
 from app.store.db.database import sqlite_engine
 from app.store.db.models import Conversation, SearchEntry
 from app.store.maintenance.migrate import migrate
@@ -239,6 +240,32 @@ def test_looking_for_what_is_not_indexed_yet_reads_no_more_than_that(tmp_path: P
         plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all())
     engine.dispose()
     assert "_unindexed" in plan
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_conversation_whose_messages_are_being_indexed_can_be_written_to_and_not_deleted(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation_id = await chat(services, "something to find")
+    await services.conversations.index.catch_up()
+    await chat(services, "something more", conversation_id)
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> Iterator[str]:
+        begun.set()
+        go.wait(timeout=30)
+        return entries(*arguments)
+
+    monkeypatch.setattr(search_index, "entries", slowly)
+    indexing = asyncio.create_task(services.conversations.index.catch_up())
+    assert await asyncio.to_thread(begun.wait, 30)
+    await chat(services, "and once more", conversation_id)  # fails where it waits for the lock
+    deleting = asyncio.create_task(services.turns.delete_conversation(ME, conversation_id))
+    await asyncio.sleep(0.2)
+    assert not deleting.done()
+    go.set()
+    await asyncio.gather(indexing, deleting)
+    assert await found(services, "more") == []
 
 
 @pytest.mark.slow

@@ -214,6 +214,25 @@ async def test_of_sends_to_both_at_once_one_wins_and_the_other_writes_nothing(st
         assert count == 2 * (rounds + 1)
 
 
+async def test_of_versions_that_both_begin_at_once_one_is_written(start: Start) -> None:
+    """None follows the last message, so only one reply at a time may be the check."""
+    a, b = await start(), await start()
+    first = await a.services.turns.start(ME, text="hi")
+    await a.read(first.turn_id)
+    end = asyncio.Event()
+    for process in (a, b):
+        process.engine.say("one", " two", gates={1: end})
+    sends = [process.services.turns.regenerate(ME, first.message_id) for process in (a, b, a, b)]
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    won = [answer for answer in answers if isinstance(answer, TurnRef)]
+    lost = [answer for answer in answers if isinstance(answer, Conflict)]
+    assert (len(won), len(lost)) == (1, 3), answers
+    end.set()
+    await b.read(won[0].turn_id)
+    count = await a.services.database.read(lambda session: session.scalar(select(func.count(Message.id))))
+    assert count == 3
+
+
 @pytest.mark.parametrize("new", [True, False])
 async def test_one_request_that_comes_to_both_is_one_message(start: Start, new: bool) -> None:
     """A proxy may repeat it to the other process while the first one still works on it."""
