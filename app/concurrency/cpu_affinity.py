@@ -24,7 +24,7 @@ _is_pinned = False
 
 
 def pin_to_first_cpu() -> None:
-    """Pins the calling thread and all that :func:`follow_pinning` to the first CPU. Threads they start inherit it."""
+    """Pins to the first CPU the calling thread, those that called :func:`follow_pinning`, and what they start later."""
     global _is_pinned
     if _HAS_TWO_CPUS:
         with _lock:

@@ -82,10 +82,10 @@ class DeliveryView:
     event: str
     case_id: str | None
     status: DeliveryStatus
-    attempts: int  #: that ended
+    attempts: int  #: finished ones
     next_attempt_at: datetime | None  #: while one is being made: when it is made again if its server is killed
     response_status: int | None  #: of the last attempt; None while another one is being made
-    error: str | None  #: as well
+    error: str | None  #: likewise
     created_at: datetime
     delivered_at: datetime | None
 

@@ -144,7 +144,7 @@ async def serve(
 
 @asynccontextmanager
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
-    """Wraps the engine: on CPU, pins the other threads so that the engine's thread has a CPU of its own."""
+    """Wraps the engine: on CPU, pins the event loop and its pools so that the engine's thread has a CPU of its own."""
     async with engine as running:
         _pin_beside(running)
         yield running

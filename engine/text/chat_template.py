@@ -226,11 +226,10 @@ class ChatTemplate:
     def _find_shared(self, shared: Sequence[ChatMessage], role: str, key: Hashable | None) -> list[int]:
         """Renders and tokenizes the opening, and caches its tokens by ``key``, or by its text if that is None."""
         with self._lock:
-            texts = self._render_shared(shared, role)
-            if key is None:
-                cached = self._shared.get(texts)
-                if cached is not None:
-                    return cached[0]
+            texts = self._render_shared(shared, role) if key is None or key not in self._shared else ()
+            cached = self._shared.get(texts if key is None else key)  # perhaps by another thread meanwhile
+            if cached is not None:
+                return cached[0]
             known = self._tokenize_common(texts)
             if key is None:
                 self._keep_shared(texts, known, sum(map(len, texts)))

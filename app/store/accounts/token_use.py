@@ -52,8 +52,8 @@ _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spen
 _USED = Prepared(
     select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 )
-# Looks up the owner of each running reply, which are few. PostgreSQL plans a statement once, for the tables as they are
-# then: a join may read all of the user's conversations, and a parameter in place of the constant all turns.
+# Looks up the owner of each running reply, which are few: a join may read all of the user's conversations. The partial
+# index of running replies needs a constant.
 _OWNER = select(_CONVERSATION.c.user_id).where(_CONVERSATION.c.id == _TURN.c.conversation_id).scalar_subquery()
 _RUNNING = Prepared(
     select(func.count())

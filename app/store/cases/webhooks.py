@@ -212,7 +212,8 @@ class Webhooks:
 
         def work(session: Session) -> DeliveryView:
             webhook = _one(session, user_id, webhook_id)
-            row = session.get(WebhookDelivery, delivery_id) if is_id(delivery_id) else None
+            # Locked: what an attempt that ends now has written is not taken for unchanged.
+            row = session.get(WebhookDelivery, delivery_id, with_for_update=True) if is_id(delivery_id) else None
             if row is None or row.webhook_id != webhook.id:
                 raise NotFound(NO_DELIVERY)
             row.status, row.attempts, row.next_attempt_at = DeliveryStatus.PENDING, 0, datetime.now(UTC)

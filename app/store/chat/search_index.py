@@ -40,14 +40,14 @@ class SearchIndex:
     async def catch_up(self) -> bool:
         """Indexes one batch of new or changed texts. Returns whether there may be more."""
         async with self._one_at_a_time:
-            has_titles, has_messages = await self._database.read(_are_behind)
-            # A transaction each: the one of titles locks conversations, in which messages are being written.
+            has_titles, has_messages = await self._database.read(_find_backlogs)
+            # A transaction each: titles lock their conversations, and give them free before messages are indexed.
             more_titles = has_titles and await self._database.write(_index_titles)
             more_messages = has_messages and await self._database.write(_index_messages)
             return more_titles or more_messages
 
 
-def _are_behind(session: Session) -> tuple[bool, bool]:
+def _find_backlogs(session: Session) -> tuple[bool, bool]:
     """Whether titles are to be indexed, and whether messages are."""
     titles, messages = (bool(session.scalar(select(exists(one.correlate(None))))) for one in (_TITLES, _MESSAGES))
     return titles, messages
@@ -72,12 +72,12 @@ def _index_messages(session: Session) -> bool:
     messages = session.execute(
         _MESSAGES.order_by(Message.id).limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Message)
     ).all()
-    # As a foreign key does: only who deletes a conversation waits, not who writes its next message.
-    stay = select(Conversation.id).where(Conversation.id.in_(sorted({row.conversation_id for row in messages})))
-    staying = set(session.scalars(stay.with_for_update(read=True, key_share=True, skip_locked=True)))
+    # KEY SHARE, which a foreign key takes too: it holds up who deletes a conversation, not who writes to it.
+    held = select(Conversation.id).where(Conversation.id.in_(sorted({row.conversation_id for row in messages})))
+    locked = set(session.scalars(held.with_for_update(read=True, key_share=True, skip_locked=True)))
     indexed, found, chars = list[str](), list[dict[str, Any]](), 0
     for id, conversation_id, user_id, content in messages:
-        if conversation_id not in staying:
+        if conversation_id not in locked:
             continue
         found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
         indexed.append(id)

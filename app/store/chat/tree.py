@@ -94,8 +94,8 @@ _OF_TURN = (_TURN.c.omitted_messages, _TURN.c.context_length)
 
 
 def _prompt_columns(of_message: FromClause, of_turn: FromClause) -> Select[Any]:
-    names = PromptRow._fields
-    return select(*(of_turn.c[name] if name in of_turn.c else of_message.c[name] for name in names))
+    names_of_turn = {column.name for column in _OF_TURN}
+    return select(*((of_turn if name in names_of_turn else of_message).c[name] for name in PromptRow._fields))
 
 
 def _prompt_path() -> Prepared:

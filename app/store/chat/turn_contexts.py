@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, select
+from sqlalchemy import ColumnElement, Connection, bindparam, exists, literal_column, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -22,6 +22,9 @@ from app.store.db.prepared_statements import Prepared
 from app.store.db.rows import NO_CONVERSATION, is_id, owned_message
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
+
+#: A constant in a statement's text, not a parameter: a partial index needs that, whatever plan PostgreSQL keeps.
+RUNNING: ColumnElement[str] = literal_column("'running'")
 
 MOVED_ON = "This conversation has changed elsewhere. Reload it, then send again."
 
@@ -213,7 +216,7 @@ _OWNED = Prepared(
         _CONVERSATION.c.tip_message_id,
         _CONVERSATION.c.settings,
         _CONVERSATION.c.allowed_tools,
-        select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == "running").exists(),
+        select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == RUNNING).exists(),
     ).where(
         _CONVERSATION.c.id == bindparam("conversation_id"),
         _CONVERSATION.c.user_id == bindparam("user_id"),
@@ -228,7 +231,7 @@ _PARENT = Prepared(
     )
 )
 _IS_RUNNING = Prepared(
-    select(_TURN.c.id).where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == "running")
+    select(_TURN.c.id).where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == RUNNING)
 )
 
 

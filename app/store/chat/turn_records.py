@@ -12,6 +12,7 @@ import psycopg
 from sqlalchemy import ColumnElement, Connection, Interval, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import flag_modified
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.knowledge import Passage
@@ -21,7 +22,7 @@ from app.errors import Conflict, NotFound
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
 from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
-from app.store.chat.turn_contexts import BUSY, MOVED_ON, PartialReply, is_running, resumable_turn
+from app.store.chat.turn_contexts import BUSY, MOVED_ON, RUNNING, PartialReply, is_running, resumable_turn
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
@@ -84,12 +85,12 @@ class TurnRecord:
 # Statements of every message sent.
 _CONVERSATION = table_of(Conversation)
 _TURN = table_of(Turn)
-_IS_OWNED = (
-    _CONVERSATION.c.id == bindparam("conversation"),
-    _CONVERSATION.c.user_id == bindparam("user"),
+_OWNED = select(_CONVERSATION.c.tip_message_id).where(
+    _CONVERSATION.c.id == bindparam("conversation_id"),
+    _CONVERSATION.c.user_id == bindparam("user_id"),
     _CONVERSATION.c.deletion.is_(None),
 )
-_TIP = Prepared(select(_CONVERSATION.c.tip_message_id).where(*_IS_OWNED))
+_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # inserting a row that refers to it does not wait
 _NEW_CONVERSATION = insert_into(
     _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
 )
@@ -139,6 +140,7 @@ class TurnRecords:
             if _has_changed(message, new.partial_reply):
                 raise Conflict("This reply has changed elsewhere. Reload it, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
+            flag_modified(message, "indexed")  # it may be being indexed, and be marked as indexed meanwhile
             message.tool_uses = new.tool_uses
             if new.newly_allowed:
                 both = (*(conversation.allowed_tools or ()), *new.newly_allowed)
@@ -185,7 +187,7 @@ class TurnRecords:
                 born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
                 _NEW_CONVERSATION.run(connection, {"settings": {}, **born, **values})
             else:
-                _move_on(connection, user_id, new, values)
+                _lock_and_update(connection, user_id, new, values)
             insert_turn = _NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN
             for each in compared:
                 messages = _messages(connection, each, now)
@@ -366,31 +368,27 @@ def _is_of(user_id: str) -> ColumnElement[bool]:
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
 
 
-def _move_on(connection: Connection, user_id: str, new: NewTurn, values: Mapping[str, Any]) -> None:
-    """Updates the conversation of a new message, and locks its row.
+def _lock_and_update(connection: Connection, user_id: str, new: NewTurn, values: Mapping[str, Any]) -> None:
+    """Locks the conversation of a new message and updates it, if the message may be added now.
 
     Raises:
-        NotFound, Conflict: it is gone, busy, or has moved on elsewhere.
+        NotFound, Conflict: as :meth:`TurnRecords.begin`.
     """
-    given = {"conversation": new.conversation_id, "user": user_id}
-    if _moved_on(tuple(values), new.parent_is_tip).row(connection, {**given, "parent": new.parent_id, **values}):
-        return
-    tip = _TIP.row(connection, given)
+    tip = _LOCKED.row(connection, {"conversation_id": new.conversation_id, "user_id": user_id})
     if tip is None:
         raise NotFound(NO_CONVERSATION)
-    if new.parent_is_tip and tip != (new.parent_id,) and not is_running(connection, new.conversation_id):
-        raise Conflict(MOVED_ON)
-    raise Conflict(BUSY)
+    if new.parent_is_tip and tip != (new.parent_id,):
+        raise Conflict(BUSY if is_running(connection, new.conversation_id) else MOVED_ON)
+    # A statement after the lock: it sees what the last holder of the lock has committed.
+    if not _update_unless_running(tuple(values)).row(connection, {"key": new.conversation_id, **values}):
+        raise Conflict(BUSY)
 
 
 @cache
-def _moved_on(columns: Sequence[str], follows_tip: bool) -> Prepared:
-    """The update of a conversation in which no reply is running; one that waits for another's commit may still find
-    none, and violates ``uq_turn_running`` then."""
-    running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == "running")
-    changed = update(_CONVERSATION).where(*_IS_OWNED, ~running.exists())
-    if follows_tip:
-        changed = changed.where(_CONVERSATION.c.tip_message_id.is_not_distinct_from(bindparam("parent")))
+def _update_unless_running(columns: Sequence[str]) -> Prepared:
+    """The update of a conversation that changes nothing, and returns no row, while a reply is being written in it."""
+    running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == RUNNING)
+    changed = update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key"), ~running.exists())
     return Prepared(changed.values({name: bindparam(name) for name in columns}).returning(_CONVERSATION.c.id))
 
 

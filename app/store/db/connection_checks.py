@@ -17,22 +17,22 @@ _RETURNED_AT = "returned_at"
 def ping_after_pauses(engine: Engine) -> None:
     """Replaces dead connections of the pool before they are used, as ``pool_pre_ping`` does.
 
-    If the database restarts, one that was in use within :data:`PING_AFTER_SECONDS` may still fail the next transaction,
-    which writes nothing then. After that all others are pinged.
+    If the database restarts, those that were returned within :data:`PING_AFTER_SECONDS` are not checked: transactions
+    that take them may fail, and write nothing then. Once one has failed, all that lie in the pool are pinged.
     """
     disconnected_at = 0.0
 
     @event.listens_for(engine, "checkin")
-    def returned(_connection: Any, record: Any) -> None:
+    def record_checkin(_connection: Any, record: Any) -> None:
         record.info[_RETURNED_AT] = monotonic()
 
     @event.listens_for(engine, "invalidate")
-    def invalidated(_connection: Any, _record: Any, _error: BaseException | None) -> None:
+    def record_invalidation(_connection: Any, _record: Any, _error: BaseException | None) -> None:
         nonlocal disconnected_at
         disconnected_at = monotonic()
 
     @event.listens_for(engine, "checkout")
-    def taken(connection: Any, record: Any, _proxy: Any) -> None:
+    def ping_if_stale(connection: Any, record: Any, _proxy: Any) -> None:
         returned_at = record.info.get(_RETURNED_AT)
         if returned_at is None:  # it has just been opened
             return

@@ -17,7 +17,7 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.errors import StorageUnavailable
 from app.store.accounts import token_use
-from app.store.chat import tree
+from app.store.chat import tree, turn_contexts
 from app.store.db import driver
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Message, table_of
@@ -166,7 +166,15 @@ async def test_a_list_is_looked_up_in_the_index(database: Database) -> None:
     assert "SEARCH message" in await database.read_rows(plan)
 
 
-@pytest.mark.parametrize("statement", [tree._PROMPT_PATH_POSTGRES, token_use._RUNNING])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(tree._PROMPT_PATH_POSTGRES, id="path"),
+        pytest.param(token_use._RUNNING, id="replies under way"),
+        pytest.param(turn_contexts._OWNED, id="conversation"),
+        pytest.param(turn_contexts._IS_RUNNING, id="is running"),
+    ],
+)
 def test_what_each_message_reads_is_planned_without_reading_whole_tables(
     postgres: PostgresServer, statement: Prepared
 ) -> None:

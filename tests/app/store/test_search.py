@@ -6,14 +6,16 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sqlalchemy import Select, Subquery, Text, func, literal, select
+from sqlalchemy import Select, Subquery, Text, column, func, literal, select, table
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
@@ -29,6 +31,7 @@ from engine.text import word_matching
 from testing.fake_engine import FakeEngine
 from tests.app.conftest import add_user
 from tests.app.store.test_conversations import chat, fill
+from tests.app.two_processes import until
 
 
 async def found(services: Services, query: str, user_id: str = ME) -> list[str]:
@@ -242,13 +245,22 @@ def test_looking_for_what_is_not_indexed_yet_reads_no_more_than_that(tmp_path: P
     assert "_unindexed" in plan
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-async def test_a_conversation_whose_messages_are_being_indexed_can_be_written_to_and_not_deleted(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversation_id = await chat(services, "something to find")
-    await services.conversations.index.catch_up()
-    await chat(services, "something more", conversation_id)
+@dataclass
+class GatedIndex:
+    """An index pass that has locked its rows and computes their words until it is let go."""
+
+    services: Services
+    go: threading.Event
+    passing: asyncio.Task[bool]
+
+    async def wait_for_lock(self) -> None:
+        """Returns once another transaction waits for a row lock."""
+        waiting = select(func.count()).select_from(table("pg_locks")).where(~column("granted"))
+        await until(lambda: self.services.database.read(lambda session: session.scalar(waiting)))
+
+
+@asynccontextmanager
+async def gated_index(services: Services, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GatedIndex]:
     begun, go = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any) -> Iterator[str]:
@@ -257,15 +269,47 @@ async def test_a_conversation_whose_messages_are_being_indexed_can_be_written_to
         return entries(*arguments)
 
     monkeypatch.setattr(search_index, "entries", slowly)
-    indexing = asyncio.create_task(services.conversations.index.catch_up())
+    passing = asyncio.create_task(services.conversations.index.catch_up())
     assert await asyncio.to_thread(begun.wait, 30)
-    await chat(services, "and once more", conversation_id)  # fails where it waits for the lock
-    deleting = asyncio.create_task(services.turns.delete_conversation(ME, conversation_id))
-    await asyncio.sleep(0.2)
-    assert not deleting.done()
+    yield GatedIndex(services, go, passing)
     go.set()
-    await asyncio.gather(indexing, deleting)
+    await passing
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_conversation_whose_messages_are_being_indexed_can_be_written_to_and_is_deleted_afterwards(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation_id = await chat(services, "something to find")
+    await services.conversations.index.catch_up()
+    await chat(services, "something more", conversation_id)
+    async with gated_index(services, monkeypatch) as index:
+        await chat(services, "and once more", conversation_id)  # fails where it waits for the lock
+        deleting = asyncio.create_task(services.turns.delete_conversation(ME, conversation_id))
+        await index.wait_for_lock()
+        index.go.set()
+        await deleting
     assert await found(services, "more") == []
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_reply_that_goes_on_while_it_is_indexed_is_found_by_its_end(
+    services: Services, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.say("the beginning", finish_reason="length")
+    ref = await services.turns.start(ME, text="go")
+    async for _ in services.turns.events(ME, ref.turn_id):
+        pass
+    async with gated_index(services, monkeypatch) as index:
+        monkeypatch.setattr(search_index, "entries", entries)
+        engine.say(" and the finale")
+        going_on = asyncio.create_task(services.turns.resume(ME, ref.message_id))
+        await index.wait_for_lock()
+        index.go.set()
+        await going_on
+    async for _ in services.turns.events(ME, ref.turn_id):
+        pass
+    assert await found(services, "finale") != []
 
 
 @pytest.mark.slow
