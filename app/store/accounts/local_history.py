@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.store.db.desk_models import Feedback
-from app.store.db.models import Conversation, Folder, SavedPreset
+from app.store.db.models import Conversation, Folder, Message, SavedPreset
 from app.store.db.response_models import StoredResponse
 from app.store.db.rows import change_rows
 from app.store.desk.audit import add_event
@@ -23,7 +23,10 @@ def take_over(session: Session, user_id: str) -> int:
     local = Conversation.user_id == LOCAL_USER_ID
     twice = update(Conversation).where(local, Conversation.imported_from.in_(their_origins.scalar_subquery()))
     change_rows(session, twice.values(imported_from=None))
-    taken = change_rows(session, update(Conversation).where(local).values(user_id=user_id))
+    # Each word of the search index says whose it is.
+    of_local = Message.conversation_id.in_(select(Conversation.id).where(local))
+    change_rows(session, update(Message).where(of_local).values(indexed=False))
+    taken = change_rows(session, update(Conversation).where(local).values(user_id=user_id, indexed=False))
     _take_folders(session, user_id)
     their_presets = select(SavedPreset.name).where(SavedPreset.user_id == user_id)
     presets = update(SavedPreset).where(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, exists, select
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import flag_modified
 
 from app.domain import cases as rules
 from app.domain.case_views import CaseMessage, CaseView
@@ -186,6 +187,7 @@ class AgentCases:
                 case.subject = subject
                 conversation = session.get_one(Conversation, case.conversation_id)
                 conversation.title, conversation.title_by, conversation.indexed = subject, "person", False
+                flag_modified(conversation, "indexed")  # its old title may be being indexed
             if wanted is not None:
                 events += _set_tags(session, case, wanted, agent)
             return _changed(session, case, Transition(state, tuple(events)), now)

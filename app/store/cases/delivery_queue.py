@@ -110,7 +110,7 @@ class DeliveryQueue:
         await self._database.write(work)
 
     async def failed(self, due: DueDelivery, error: str, response_status: int | None = None) -> None:
-        """Records a failed attempt, and when to try again. One who answers 410, or fails for days, is disabled."""
+        """Records a failed attempt, and when to try again. Disables a receiver that answers 410, or fails for days."""
         now = datetime.now(UTC)
         wait = None if due.event == TEST_EVENT else retry_after(due.attempts + 1)
         values = {
@@ -121,7 +121,8 @@ class DeliveryQueue:
         }
 
         def work(session: Session) -> None:
-            _finish(session, due, values)
+            if not _finish(session, due, values):
+                return
             webhook = session.scalars(
                 select(Webhook).where(Webhook.id == due.webhook_id).with_for_update(key_share=True)
             ).one_or_none()
@@ -160,13 +161,13 @@ class DeliveryQueue:
                 return deleted
 
 
-def _finish(session: Session, due: DueDelivery, values: dict[str, Any]) -> None:
-    # After a replay, or another claim after the lease, the delivery is due at another time: this result is void.
-    session.execute(
-        update(WebhookDelivery)
-        .where(WebhookDelivery.id == due.id, WebhookDelivery.next_attempt_at == due.lease_until)
-        .values(attempts=due.attempts + 1, **values)
+def _finish(session: Session, due: DueDelivery, values: dict[str, Any]) -> bool:
+    """Writes how an attempt ended; False if that does not count any more."""
+    # After a replay, or another claim after the lease, the delivery is due at another time: this result is ignored.
+    ended = update(WebhookDelivery).where(
+        WebhookDelivery.id == due.id, WebhookDelivery.next_attempt_at == due.lease_until
     )
+    return change_rows(session, ended.values(attempts=due.attempts + 1, **values)) == 1
 
 
 def _secrets(webhook: Webhook, now: datetime) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class ReplyMails:
     Args:
         lease_seconds: a mail that was claimed and not finished within this time, because its process was killed, is
             claimed again. So each is sent at least once, and perhaps twice, with the same id. A lost claim is no
-            attempt; how many there can be is bounded by the lease, and by the age at which a reply is given up.
+            attempt; the lease and the age at which a reply is given up limit how many there can be.
     """
 
     def __init__(self, database: Database, signals: CaseSignals, *, lease_seconds: float = 600.0) -> None:

@@ -212,7 +212,7 @@ class Webhooks:
 
         def work(session: Session) -> DeliveryView:
             webhook = _one(session, user_id, webhook_id)
-            # Locked: what an attempt that ends now has written is not taken for unchanged.
+            # Locked: an attempt may be ending, and the ORM leaves out columns that look unchanged.
             row = session.get(WebhookDelivery, delivery_id, with_for_update=True) if is_id(delivery_id) else None
             if row is None or row.webhook_id != webhook.id:
                 raise NotFound(NO_DELIVERY)

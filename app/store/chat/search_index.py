@@ -1,6 +1,6 @@
 """Updates the search index in the background, from titles and messages that are not indexed yet.
 
-A writer of a title or a message only leaves ``indexed`` false, so no writer waits for the index or can forget it.
+A writer of a title or a message only leaves ``indexed`` false, so none computes the index or can forget it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ BATCH_TEXTS = 200
 BATCH_CHARS = 300_000  # takes some tenths of a second, during which SQLite's other writers wait
 
 _TITLES: Select[Any] = select(Conversation.id, Conversation.user_id, Conversation.title).where(~Conversation.indexed)
-_MESSAGES: Select[Any] = (
-    select(Message.id, Message.conversation_id, Conversation.user_id, Message.content)
-    .join(Conversation, Conversation.id == Message.conversation_id)
-    .where(~Message.indexed, Message.deletion.is_(None), Message.status != MessageStatus.STREAMING)
+_MESSAGES: Select[Any] = select(Message.id, Message.conversation_id, Message.content).where(
+    ~Message.indexed, Message.deletion.is_(None), Message.status != MessageStatus.STREAMING
 )
 
 
@@ -41,7 +39,7 @@ class SearchIndex:
         """Indexes one batch of new or changed texts. Returns whether there may be more."""
         async with self._one_at_a_time:
             has_titles, has_messages = await self._database.read(_find_backlogs)
-            # A transaction each: titles lock their conversations, and give them free before messages are indexed.
+            # A transaction each: titles lock their conversations, and release them before messages are indexed.
             more_titles = has_titles and await self._database.write(_index_titles)
             more_messages = has_messages and await self._database.write(_index_messages)
             return more_titles or more_messages
@@ -72,14 +70,18 @@ def _index_messages(session: Session) -> bool:
     messages = session.execute(
         _MESSAGES.order_by(Message.id).limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Message)
     ).all()
-    # KEY SHARE, which a foreign key takes too: it holds up who deletes a conversation, not who writes to it.
-    held = select(Conversation.id).where(Conversation.id.in_(sorted({row.conversation_id for row in messages})))
-    locked = set(session.scalars(held.with_for_update(read=True, key_share=True, skip_locked=True)))
+    # KEY SHARE, which a foreign key takes too: a deletion of the conversation waits for it, a message does not.
+    held = select(Conversation.id, Conversation.user_id).where(
+        Conversation.id.in_(sorted({row.conversation_id for row in messages}))
+    )
+    held = held.with_for_update(read=True, key_share=True, skip_locked=True)
+    owners = dict(session.execute(held).tuples().all())
     indexed, found, chars = list[str](), list[dict[str, Any]](), 0
-    for id, conversation_id, user_id, content in messages:
-        if conversation_id not in locked:
+    for id, conversation_id, content in messages:
+        if conversation_id not in owners:
             continue
-        found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
+        words = entries(dialect, owners[conversation_id], content)
+        found += [_entry(conversation_id, id, some) for some in words]
         indexed.append(id)
         chars += len(content)
         if chars > BATCH_CHARS:

@@ -111,8 +111,8 @@ def _prompt_path() -> Prepared:
 def _prompt_path_postgres() -> Prepared:
     """As :func:`_prompt_path`, with a lookup by id for each message.
 
-    PostgreSQL takes any path for one of a hundred messages, and reads all messages and turns for it, until the tables
-    are large and it plans the statement again. ``LIMIT`` keeps it from making a join of a lookup.
+    PostgreSQL estimates every path at about a hundred messages, and reads all messages and turns for it, until the
+    tables are large and it plans the statement again. ``LIMIT`` keeps it from making a join of a lookup.
     """
     path, parent = _first_on_path(), _MESSAGE.alias()
     above = select(parent.c.id, parent.c.parent_id).where(parent.c.id == path.c.parent_id).limit(1).lateral()

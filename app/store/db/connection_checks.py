@@ -1,4 +1,4 @@
-"""Pings a pooled connection before its use, but only after a pause: a busy server spares a round trip each time."""
+"""Pings a pooled connection before its use, but only after a pause: a busy server saves a round trip each time."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Database:
     async def read_rows(self, work: Callable[[Connection], Result]) -> Result:
         """As :meth:`read`, on a plain connection without the ORM.
 
-        On PostgreSQL each statement is a transaction of its own, which spares two round trips. In one transaction, too,
+        On PostgreSQL each statement is a transaction of its own, which saves two round trips. In one transaction, too,
         each would see its own snapshot there: the isolation level is read committed.
         """
         result: Result = await self._read(self._row_reader, CORE_MODE, work)

@@ -19,9 +19,12 @@ from sqlalchemy import Select, Subquery, Text, column, func, literal, select, ta
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.roles import UserRole
 from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, fold, fold_words, literal_snippet, phrases, snippet, words
 from app.errors import InvalidInput, TooManyRequests
 from app.services.container import Services
+from app.store.accounts.accounts import AccountRecords
+from app.store.accounts.invitations import Invitations
 from app.store.chat import conversations, search_index, search_queue
 from app.store.chat.search import ENTRY_WORDS, Query, entries
 from app.store.db.database import sqlite_engine
@@ -151,6 +154,15 @@ async def test_archived_ones_are_found_and_other_users_never(services: Services)
     assert await found(services, "lighthouse") == ["a lighthouse"]
     assert await found(services, "lighthouse", stranger) == ["another lighthouse"]
     assert await found(services, "lighth", stranger) == ["another lighthouse"]
+
+
+async def test_what_was_indexed_before_there_were_accounts_is_found_by_its_new_owner(services: Services) -> None:
+    await chat(services, "zebras before")
+    assert await found(services, "zebras") == ["zebras before"]
+    admin = await AccountRecords(services.database).create("admin", "Admin", UserRole.ADMIN, "hash")
+    await Invitations(services.database).take_over(admin.id)
+    assert await found(services, "zebras", admin.id) == ["zebras before"]
+    assert await found(services, "zebras") == []
 
 
 async def test_no_query_is_a_syntax_error(services: Services) -> None:
