@@ -267,6 +267,8 @@ async def test_a_result_that_comes_after_another_claim_or_a_replay_is_void(
     await (queue.delivered(slow, 200) if succeeds else queue.failed(slow, "Too late.", 500))
     assert await the_delivery(desk, webhook_id) == before
     assert (before.status, before.attempts, before.error) == (DeliveryStatus.PENDING, 0, None)
+    (webhook,) = await desk.cases.webhooks.all(desk.admin)
+    assert webhook.failing_since is None, "nor does it count against the webhook"
 
 
 async def test_an_attempt_counts_when_it_ends_and_what_the_last_one_ended_with_is_not_shown_while_another_is_made(
