@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Integer, String, bindparam, func, literal_column, select
+from sqlalchemy import Integer, String, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
 from app.store.db.prepared_statements import Prepared
+from app.store.db.rows import RUNNING
 
 
 class TokenUsageRecords:
@@ -52,13 +53,10 @@ _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spen
 _USED = Prepared(
     select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 )
-# Looks up the owner of each running reply, which are few: a join may read all of the user's conversations. The partial
-# index of running replies needs a constant.
+# Looks up the owner of each running reply, which are few: a join may read all of the user's conversations.
 _OWNER = select(_CONVERSATION.c.user_id).where(_CONVERSATION.c.id == _TURN.c.conversation_id).scalar_subquery()
 _RUNNING = Prepared(
-    select(func.count())
-    .select_from(_TURN)
-    .where(_TURN.c.status == literal_column("'running'"), bindparam("person") == _OWNER)
+    select(func.count()).select_from(_TURN).where(_TURN.c.status == RUNNING, bindparam("person") == _OWNER)
 )
 # Counting needs a statement per database: their upserts differ.
 _ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, exists, literal_column, select
+from sqlalchemy import Connection, bindparam, exists, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -19,12 +19,9 @@ from app.store.chat.tree import prompt_path
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.prepared_statements import Prepared
-from app.store.db.rows import NO_CONVERSATION, is_id, owned_message
+from app.store.db.rows import NO_CONVERSATION, RUNNING, is_id, owned_message
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
-
-#: A constant in a statement's text, not a parameter: a partial index needs that, whatever plan PostgreSQL keeps.
-RUNNING: ColumnElement[str] = literal_column("'running'")
 
 MOVED_ON = "This conversation has changed elsewhere. Reload it, then send again."
 

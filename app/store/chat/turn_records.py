@@ -22,12 +22,12 @@ from app.errors import Conflict, NotFound
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
 from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
-from app.store.chat.turn_contexts import BUSY, MOVED_ON, RUNNING, PartialReply, is_running, resumable_turn
+from app.store.chat.turn_contexts import BUSY, MOVED_ON, PartialReply, is_running, resumable_turn
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
 from app.store.db.prepared_statements import Prepared, insert_into, insert_rows, row_parameters
-from app.store.db.rows import NO_CONVERSATION, is_id, owned_conversation, owned_message, reply_stats
+from app.store.db.rows import NO_CONVERSATION, RUNNING, is_id, owned_conversation, owned_message, reply_stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, CursorResult, Delete, Update, bindparam, func, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, Update, bindparam, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -18,6 +18,10 @@ from app.store.db.models import Account, Conversation, Message, Turn
 _ID = re.compile(r"[0-9a-f-]{36}")
 
 NO_CONVERSATION = "There is no such conversation. It may have been deleted."
+
+#: The status of a turn whose reply is being written. A constant in a statement's text, not a parameter: a partial index
+#: needs that, whatever plan PostgreSQL keeps.
+RUNNING: ColumnElement[str] = literal_column("'running'")
 
 
 def change_rows(session: Session, statement: Update | Delete) -> int:
