@@ -34,6 +34,11 @@ class Submission:
     beams: BeamStream | None = None  #: the search that its siblings are the beams of
     inspector: RowInspector | None = None  #: inspects the scored tokens of the prompt, if that was requested
 
+    @property
+    def ends_by_text(self) -> bool:
+        """Whether what the reply says may end it, so that the text of each token must be known before the next step."""
+        return self.detokenizer.may_stop or self.sampling.grammar is not None
+
 
 def make_submission(
     stream_id: str,

@@ -152,11 +152,16 @@ class EngineCore:
         """
         output = StepOutput() if output is None else output
         self._output_processor.expire_overdue(output)
-        for computed in self.strategy.advance():
-            self._output_processor.fail(computed.failures, output)
-            advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.sampled_at)
-            self._measure(computed, num_generated=len(advanced) + len(computed.candidates))
-            self._output_processor.process(computed, advanced, output)
+        try:
+            for computed in self.strategy.advance():
+                if not computed.is_continuation:
+                    self._output_processor.end_call(output)
+                self._output_processor.fail(computed.failures, output)
+                advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.sampled_at)
+                self._measure(computed, num_generated=len(advanced) + len(computed.candidates))
+                self._output_processor.process(computed, advanced, output)
+        finally:
+            self._output_processor.end_call(output)
         return output
 
     def _measure(self, computed: ComputedStep, num_generated: int) -> None:

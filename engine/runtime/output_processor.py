@@ -30,7 +30,7 @@ def deadline_error(request: Request) -> DeadlineError:
     )
 
 
-def _add_text(delta: Delta, piece: DetokenizedText) -> None:
+def _add_piece(delta: Delta, piece: DetokenizedText) -> None:
     delta.text += piece.text
     if piece.reasoning:
         delta.reasoning += piece.reasoning
@@ -72,8 +72,8 @@ def _beam_delta(beams: BeamStream, submission: Submission, reply: Beam) -> Delta
         beam_score=reply.score,
         sampled_at=request.last_token,
     )
-    _add_text(delta, piece)
-    _add_text(delta, submission.detokenizer.finish())
+    _add_piece(delta, piece)
+    _add_piece(delta, submission.detokenizer.finish())
     return delta
 
 
@@ -128,6 +128,7 @@ class OutputProcessor:
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}  #: number of replies so far
         self._scheduler = scheduler
         self._streams: dict[str, set[str]] = {}  # unfinished request ids, by stream id
+        self._pending: dict[str, tuple[Delta, int]] = {}  # by request id: its delta, and how many tokens lack their text
         self._deadlines: dict[str, float] = {}  # by stream id, for streams with one
 
     def add(self, submission: Submission) -> None:
@@ -155,13 +156,12 @@ class OutputProcessor:
     def process(self, computed: ComputedStep, advanced: Sequence[Request], output: StepOutput) -> None:
         """Adds the deltas of a committed step: prefill progress, and the text of the newest tokens.
 
-        Finishes requests whose text completes a stop string. A request whose text fails ends alone.
+        Finishes requests whose text completes a stop string. A request whose text fails ends alone. The text of replies
+        that no text can end is left to :meth:`end_call`.
 
         Args:
             advanced: the requests that got a token, as from :meth:`Scheduler.commit`.
         """
-        if not computed.is_continuation:
-            output.close_deltas()
         for request_id, scores in computed.prompt_logprobs.items():
             if request_id in self.submissions:
                 self.submissions[request_id].prompt_logprobs += scores
@@ -171,14 +171,39 @@ class OutputProcessor:
             self._process_beams(computed, output)
         failed: dict[str, Exception] = {}  # by stream
         for request in advanced:
-            try:
-                self._process(request, computed, output)
-            except Exception as error:
-                submission = self.submissions.get(request.id)
-                if submission is None:  # the reply is already finalized, so its text is not the cause
-                    raise
-                output.drop_delta(request.id)
-                failed.setdefault(submission.stream_id, error)
+            submission = self.submissions[request.id]
+            delta = output.delta_of(submission)
+            if request.id in computed.logprobs:
+                delta.logprobs += (computed.logprobs[request.id],)
+            if submission.ends_by_text:
+                self._try_to_add_text(submission, delta, 1, output, failed)
+            else:
+                _delta, count = self._pending.get(request.id, (delta, 0))
+                self._pending[request.id] = delta, count + 1
+        self._fail_all(failed, output)
+
+    def end_call(self, output: StepOutput) -> None:
+        """Ends the deltas of a call of the runner. The tokens of all of its steps get their text at once, which is fast."""
+        failed: dict[str, Exception] = {}  # by stream
+        pending, self._pending = self._pending, {}
+        for request_id, (delta, count) in pending.items():
+            if (submission := self.submissions.get(request_id)) is not None:  # else its stream has failed
+                self._try_to_add_text(submission, delta, count, output, failed)
+        self._fail_all(failed, output)
+        output.close_deltas()
+
+    def _try_to_add_text(
+        self, submission: Submission, delta: Delta, count: int, output: StepOutput, failed: dict[str, Exception]
+    ) -> None:
+        try:
+            self._add_text(submission, delta, count)
+        except Exception as error:
+            if submission.request.id not in self.submissions:  # already finalized, so its text is not the cause
+                raise
+            output.drop_delta(submission.request.id)
+            failed.setdefault(submission.stream_id, error)
+
+    def _fail_all(self, failed: Mapping[str, Exception], output: StepOutput) -> None:
         self.fail({stream_id: as_request_error(stream_id, error) for stream_id, error in failed.items()}, output)
 
     def _report_progress(self, computed: ComputedStep, output: StepOutput) -> None:
@@ -189,29 +214,26 @@ class OutputProcessor:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
                 output.add(Delta(self.submissions[request.id].stream_id, progress=progress))
 
-    def _process(self, request: Request, computed: ComputedStep, output: StepOutput) -> None:
-        token = request.token_ids[-1]
-        submission = self.submissions[request.id]
-        delta = output.delta_of(submission)
+    def _add_text(self, submission: Submission, delta: Delta, count: int) -> None:
+        """Adds the newest ``count`` tokens of a reply, and their text, to its delta."""
+        request = submission.request
+        tokens = tuple(request.token_ids[-count:])
         submission.forks = []  # from here on they run as replies of their own
-        if request.finish_reason is FinishReason.STOP:
-            _add_text(delta, submission.detokenizer.finish())  # the stop token itself is not part of the text
-        else:
-            piece = submission.detokenizer.push((token,))
-            _add_text(delta, piece)
-            if piece.stop is not None:
-                self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
-                request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
-            elif request.is_finished:
-                _add_text(delta, submission.detokenizer.finish())
-            elif submission.sampling.is_complete:
-                self._scheduler.finish(request.id, FinishReason.STOP)
-                request.finish_reason = FinishReason.STOP
-                _add_text(delta, submission.detokenizer.finish())
-        delta.token_ids += (token,)
-        if request.id in computed.logprobs:
-            delta.logprobs += (computed.logprobs[request.id],)
-        if request.num_output_tokens == 1:
+        ends_with_stop_token = request.finish_reason is FinishReason.STOP
+        of_text = tokens[:-1] if ends_with_stop_token else tokens  # the stop token itself is not part of the text
+        piece = submission.detokenizer.push(of_text) if of_text else DetokenizedText()
+        _add_piece(delta, piece)
+        if piece.stop is not None:
+            self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
+            request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
+        elif request.is_finished:
+            _add_piece(delta, submission.detokenizer.finish())
+        elif submission.sampling.is_complete:
+            self._scheduler.finish(request.id, FinishReason.STOP)
+            request.finish_reason = FinishReason.STOP
+            _add_piece(delta, submission.detokenizer.finish())
+        delta.token_ids += tokens
+        if request.num_output_tokens == count:
             # Reported at once, for a user who stops the reply never gets its timings.
             delta.prompt_tokens = request.num_prompt_tokens
             delta.cached_prompt_tokens = request.num_cached_tokens
@@ -303,7 +325,7 @@ class OutputProcessor:
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # the scheduler does not know forks before their first token
             delta = Delta(stream_id, index=submission.index)
-            _add_text(delta, _last_text(submission, reason))
+            _add_piece(delta, _last_text(submission, reason))
             self._finalize(request, delta)
             ended.append((request, delta))
         return ended

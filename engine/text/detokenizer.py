@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from engine.outputs import ToolCallDelta
 from engine.text.reply_formats.parser import ReplyParser, ReplyParts
@@ -37,6 +38,7 @@ class IncrementalDetokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._decode = _decoder_of(tokenizer)
+        self._whole_tokens = _WHOLE_TOKENS.setdefault(tokenizer, {})
         self._window: list[int] = []
         self._text = ""  # the decoded window
         self._emitted = 0  # characters of the window's text that were returned
@@ -50,7 +52,33 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the text that became certain with them; may be empty."""
+        if len(token_ids) > 1 and (text := self._add_together(token_ids)) is not None:
+            return text
         return "".join([self.add(token) for token in token_ids])
+
+    def _add_together(self, token_ids: Sequence[int]) -> str | None:
+        """Adds tokens of whole characters by decoding once, with the same result; None, and none is added, for others."""
+        if self._stable_end < len(self._window) or not all(map(self._is_whole, token_ids)):
+            return None
+        text = self._decode([*self._window, *token_ids])
+        if REPLACEMENT in text:
+            return None
+        new = text[self._emitted :]
+        is_cut = False
+        for token in token_ids:
+            self._window.append(token)
+            is_cut |= self._extend_stable_end()
+        self._text = self._decode(self._window) if is_cut else text
+        self._emitted = len(self._text)
+        return new
+
+    def _is_whole(self, token: int) -> bool:
+        """Whether a token is text of whole characters; not so special tokens, and ids outside the vocabulary."""
+        known = self._whole_tokens.get(token)
+        if known is None:
+            twice = self._decode([token, token])
+            known = self._whole_tokens[token] = twice != "" and REPLACEMENT not in twice
+        return known
 
     def finish(self) -> str:
         """Returns the rest: bytes that never became a character, as U+FFFD."""
@@ -70,9 +98,9 @@ class IncrementalDetokenizer:
         self._text = text
         if not text.endswith(REPLACEMENT):  # the common case
             new = text[self._emitted :]
-            self._previous_stable_end, self._stable_end = self._stable_end, len(window)
-            if len(window) > self._WINDOW:
-                self._cut_before_last_clean()
+            if self._extend_stable_end():
+                self._text = self._decode(self._window)
+                self._emitted = len(self._text)
             else:
                 self._emitted = max(self._emitted, len(text))
             return new
@@ -86,12 +114,17 @@ class IncrementalDetokenizer:
             self._cut_between_characters()
         return new
 
-    def _cut_before_last_clean(self) -> None:
-        """Keeps the tokens of the last whole characters: decoding the next token depends on a token before it."""
+    def _extend_stable_end(self) -> bool:
+        """Moves the stable end to the end of the window, and cuts a long window; returns whether it was cut.
+
+        A cut keeps the tokens of the last whole characters: decoding the next token depends on a token before it.
+        """
+        self._previous_stable_end, self._stable_end = self._stable_end, len(self._window)
+        if len(self._window) <= self._WINDOW:
+            return False
         del self._window[: self._previous_stable_end]
-        self._text = self._decode(self._window)
-        self._emitted = len(self._text)
         self._previous_stable_end, self._stable_end = 0, len(self._window)
+        return True
 
     def _cut_between_characters(self) -> None:
         """Shortens a window that has long not ended with a whole character (noise, or characters across tokens)."""
@@ -104,6 +137,10 @@ class IncrementalDetokenizer:
                 self._emitted = max(0, self._emitted - len(head))
                 self._stable_end = self._previous_stable_end = 0
                 return
+
+
+#: What :meth:`IncrementalDetokenizer._is_whole` found, by token, of each tokenizer.
+_WHOLE_TOKENS: WeakKeyDictionary[PreTrainedTokenizerBase, dict[int, bool]] = WeakKeyDictionary()
 
 
 def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
@@ -163,6 +200,7 @@ class Detokenizer:
         self._checks_all = stop_in_reasoning or parser is None
         self._checker = RegexStopChecker(stop, stop_regex) if stop_regex else StopChecker(stop)
         self._min_tokens_left = min_tokens
+        self.may_stop = bool(stop or stop_regex)  #: whether text may end the reply
         for token in partial_reply:
             text = self._add(token)
             parts = ReplyParts(text) if parser is None else parser.push(text)
@@ -175,6 +213,12 @@ class Detokenizer:
 
     def push(self, token_ids: Sequence[int]) -> DetokenizedText:
         """Adds tokens. After a stop string everything is ignored."""
+        if not self.may_stop and self._special_tokens.keys().isdisjoint(token_ids):
+            parts = self._split(self._detokenizer.push(token_ids))
+            shown = self._shown(parts.text, is_end=False)
+            return DetokenizedText(
+                shown.text, None, parts.reasoning + shown.reasoning, parts.tool_calls + shown.tool_calls
+            )
         certain, reasoning = "", ""
         calls: tuple[ToolCallDelta, ...] = ()
         for token in token_ids:

@@ -122,6 +122,35 @@ def test_invalid_bytes_of_a_byte_fallback_tokenizer_spoil_nothing_around_them(no
     assert text.endswith("after it")
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=200)
+def test_tokens_pushed_together_give_the_text_of_those_pushed_one_by_one(name: str, data: st.DataObject) -> None:
+    """Whatever they are: words, parts of characters, invalid bytes, special tokens and ids without text."""
+    tokenizer = TOKENIZERS[name]()
+    some = st.integers(0, len(tokenizer) + 9).map(lambda token: [token])
+    words = TEXTS.map(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    ids = [token for part in data.draw(st.lists(some | words, max_size=30)) for token in part]
+    together, one_by_one = IncrementalDetokenizer(tokenizer), IncrementalDetokenizer(tokenizer)
+    while ids:
+        count = data.draw(st.integers(1, 8))
+        now, ids = ids[:count], ids[count:]
+        assert together.push(now) == "".join([one_by_one.push([token]) for token in now])
+    assert together.finish() == one_by_one.finish()
+
+
+def test_tokens_pushed_together_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("A word and another one.", add_special_tokens=False)
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    detokenizer.push(ids)  # knows the tokens now
+    decoded: list[int] = []
+    decode = detokenizer._decode
+    monkeypatch.setattr(detokenizer, "_decode", lambda window: (decoded.append(len(window)), decode(window))[1])
+    assert detokenizer.push(ids[:4]) == whole(tokenizer, ids[:4])
+    assert len(decoded) <= 2  # with the one that cuts the window
+
+
 def test_a_character_in_parts_is_held_until_it_is_whole() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("a😀b", add_special_tokens=False)
