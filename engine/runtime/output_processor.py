@@ -128,7 +128,7 @@ class OutputProcessor:
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}  #: number of replies so far
         self._scheduler = scheduler
         self._streams: dict[str, set[str]] = {}  # unfinished request ids, by stream id
-        self._pending: dict[str, tuple[Delta, int]] = {}  # by request id: its delta, and how many tokens lack their text
+        self._pending: dict[str, tuple[Delta, int]] = {}  # by request id: delta, and tokens without text
         self._deadlines: dict[str, float] = {}  # by stream id, for streams with one
 
     def add(self, submission: Submission) -> None:
@@ -183,7 +183,7 @@ class OutputProcessor:
         self._fail_all(failed, output)
 
     def end_call(self, output: StepOutput) -> None:
-        """Ends the deltas of a call of the runner. The tokens of all of its steps get their text at once, which is fast."""
+        """Ends the deltas of a call of the runner: the tokens of all of its steps get their text at once."""
         failed: dict[str, Exception] = {}  # by stream
         pending, self._pending = self._pending, {}
         for request_id, (delta, count) in pending.items():

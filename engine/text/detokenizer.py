@@ -57,7 +57,7 @@ class IncrementalDetokenizer:
         return "".join([self.add(token) for token in token_ids])
 
     def _add_together(self, token_ids: Sequence[int]) -> str | None:
-        """Adds tokens of whole characters by decoding once, with the same result; None, and none is added, for others."""
+        """Adds tokens of whole characters by decoding once, to the same text; adds none and returns None for others."""
         if self._stable_end < len(self._window) or not all(map(self._is_whole, token_ids)):
             return None
         text = self._decode([*self._window, *token_ids])

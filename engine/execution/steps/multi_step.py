@@ -171,8 +171,9 @@ class MultiSteps(StepStrategy):
                 return
             if number:
                 for index in active:
-                    end = chunks[index].end
-                    chunks[index] = chunks[index]._replace(start=end, end=end + 1, token_ids=(previous_tokens[index],))
+                    of = chunks[index]
+                    token_ids = (previous_tokens[index],)
+                    chunks[index] = Chunk(of.request, of.end, of.end + 1, token_ids, of.block_tables, samples=True)
                 plan = StepPlan(tuple([chunks[index] for index in active]), num_decodes=len(active))
                 self.scheduler.counters.steps += 1
             sampled = {chunks[index].request.id: tokens[index] for index in active}
