@@ -16,7 +16,9 @@ _ALLOWED_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinit
 _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 
 #: ``nice`` value: the thread that serves the page gets nine times the CPU time of such a thread when both are busy.
-_NICENESS = 10
+WORKING_NICENESS = 10
+#: Of a thread that mostly waits for another server, and needs a little CPU time at once after each answer: 2.4 times.
+WAITING_NICENESS = 4
 
 _lock = threading.Lock()
 _followers: WeakSet[threading.Thread] = WeakSet()
@@ -45,12 +47,12 @@ def follow_pinning() -> None:
                 _pin(threading.current_thread())
 
 
-def become_background_thread() -> None:
+def become_background_thread(niceness: int = WORKING_NICENESS) -> None:
     """As :func:`follow_pinning`, and lowers the thread's priority, so that other threads on its CPU run first."""
     follow_pinning()
     if _HAS_TWO_CPUS:
         thread = threading.get_native_id()
-        lowered = max(os.getpriority(os.PRIO_PROCESS, thread), _NICENESS)  # the whole program may run at a lower one
+        lowered = max(os.getpriority(os.PRIO_PROCESS, thread), niceness)  # the whole program may run at a lower one
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, lowered)
 

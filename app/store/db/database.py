@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from app.concurrency.cpu_affinity import become_background_thread
+from app.concurrency.cpu_affinity import WAITING_NICENESS, WORKING_NICENESS, become_background_thread
 from app.errors import StorageUnavailable
 from app.store.db import driver
 from app.store.db.connection_checks import ping_after_pauses
@@ -67,7 +67,7 @@ class Database:
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
             _limit_waits(self._writer)
-            self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database")
+            self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database", WAITING_NICENESS)
         self._row_reader: Engine = self._reader
         if self._commits is None:
             self._row_reader = self._reader.execution_options(isolation_level="AUTOCOMMIT")
@@ -138,9 +138,11 @@ class Database:
             raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
 
 
-def _threads(number: int, name: str) -> ThreadPoolExecutor:
+def _threads(number: int, name: str, niceness: int = WORKING_NICENESS) -> ThreadPoolExecutor:
     """Threads of lower priority than the event loop, where many readers wait for text while one thread writes."""
-    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=become_background_thread)
+    return ThreadPoolExecutor(
+        number, thread_name_prefix=name, initializer=become_background_thread, initargs=(niceness,)
+    )
 
 
 def is_postgres(session: Session | Connection) -> bool:
