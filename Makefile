@@ -22,7 +22,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, eslint, tsc --strict, the layers as import contracts"
 	@echo "make bench      compare the engine with its peers on this machine; ARGS=--quick for a short run"
 	@echo "make guide      train the bundled model again"
-	@echo "make docs       write what follows from the code: the tables in docs/, the export schema, the scripts' API types, visitors' texts"
+	@echo "make docs       write what follows from the code: the tables in docs/, the pictures of the benchmarks, the export schema, the scripts' API types, visitors' texts"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
 	@echo "make clean      remove .venv, node_modules and caches; keeps the conversations in data/"
 
@@ -81,6 +81,7 @@ docs:
 	@scripts/setup.sh run
 	$(PYTHON) scripts/texts.py
 	$(PYTHON) scripts/docs_tables.py
+	$(PYTHON) -m benchmarks.pictures
 	$(PYTHON) scripts/export_schema.py
 	$(PYTHON) scripts/api_types.py
 
