@@ -76,7 +76,7 @@ def test_the_numbers_in_the_docs_are_those_that_were_measured() -> None:
         figures = next(row["figures"] for row in rows if (row["model"], row["work"]) == (model, work))
         return float(figures["decode" if work == "1 chat" else "throughput"])
 
-    small, amx = "2026-11-22-bench-small", "2026-11-22-bench-amx-vllm"
+    small, amx = "2026-11-22-bench-small", "2026-11-27-bench-amx-bursts"
     product = results("2026-11-28-product-sqlite")["medians"]["the whole product"]["tokens_per_s"]
     assert f"of the whole product | {product:,.0f} |" in docs
     assert f"at once | {rate(small, 'guide', '1 chat'):,.0f}; {rate(small, 'guide', '8 chats'):,.0f} |" in docs
