@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.model_files import FILE, BenchModel, cache_dir, make_gguf
+from benchmarks.model_files import FILE, BenchModel, cache_dir, make_ctranslate2, make_gguf, make_onnx
 
 FORMATS = ("bf16", "int8", "int4")
 GGUF_FORMATS = (*FORMATS, FILE)
@@ -28,7 +28,7 @@ class EngineSpec:
     missing: Callable[[], str | None]  #: returns how to install the engine if it is missing, else None
     python: Callable[[], str] = lambda: sys.executable
     variant: str = ""
-    gguf: bool = False  #: whether the engine reads GGUF models
+    make_file: Callable[[BenchModel, str], Path] | None = None  #: converts a model to the engine's own file format
 
     @property
     def command(self) -> list[str]:
@@ -49,10 +49,10 @@ class EngineSpec:
         return environment
 
     def model_file(self, model: BenchModel, format_: str) -> str:
-        """Returns the model file or folder to load; makes a missing GGUF file."""
-        if format_ == FILE:
+        """Returns the model file or folder to load; converts the model if the engine has a format of its own."""
+        if format_ == FILE or self.make_file is None:
             return str(model.path)
-        return str(make_gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
+        return str(self.make_file(model, format_))
 
 
 def _here(*_: object) -> str | None:
@@ -97,6 +97,10 @@ def _no_llama_cpp() -> str | None:
     )
 
 
+def _gguf_file(model: BenchModel, format_: str) -> Path:
+    return make_gguf(model, format_, _llama_python(), {})
+
+
 def _llama_server() -> str | None:
     return shutil.which(os.environ.get("BENCH_LLAMA_SERVER", "llama-server"))
 
@@ -110,13 +114,75 @@ def _no_llama_server() -> str | None:
     )
 
 
+def _ctranslate2_python() -> str:
+    return os.environ.get("BENCH_CTRANSLATE2_PYTHON", sys.executable)
+
+
+def _no_ctranslate2() -> str | None:
+    if _has(_ctranslate2_python(), "ctranslate2"):
+        return None
+    return (
+        "create a separate virtual environment, run in it: pip install ctranslate2 transformers torch; and set "
+        "BENCH_CTRANSLATE2_PYTHON=/path/to/bin/python"
+    )
+
+
+def _ctranslate2_folder(model: BenchModel, format_: str) -> Path:
+    return make_ctranslate2(model, format_, _ctranslate2_python())
+
+
+def _onnxruntime_genai_python() -> str:
+    return os.environ.get("BENCH_ONNXRUNTIME_GENAI_PYTHON", sys.executable)
+
+
+def _no_onnxruntime_genai() -> str | None:
+    if _has(_onnxruntime_genai_python(), "onnxruntime_genai"):
+        return None
+    return (
+        "create a separate virtual environment, run in it: pip install onnxruntime-genai onnx onnx_ir transformers "
+        "torch; and set BENCH_ONNXRUNTIME_GENAI_PYTHON=/path/to/bin/python"
+    )
+
+
+def _onnx_folder(model: BenchModel, format_: str) -> Path:
+    return make_onnx(model, format_, _onnxruntime_genai_python())
+
+
 CATALOGUE = (
     EngineSpec("deskmate", "Deskmate", "deskmate", GGUF_FORMATS, _here),
     EngineSpec("transformers", "transformers", "transformers_generate", ("bf16",), _here),
     EngineSpec("batching", "transf. batching", "transformers_batching", ("bf16",), _here),
-    EngineSpec("llama.cpp", "llama.cpp", "llama_cpp_library", GGUF_FORMATS, _no_llama_cpp, _llama_python, gguf=True),
-    EngineSpec("llama-server", "llama-server", "llama_cpp_server", GGUF_FORMATS, _no_llama_server, gguf=True),
+    EngineSpec(
+        "llama.cpp",
+        "llama.cpp",
+        "llama_cpp_library",
+        GGUF_FORMATS,
+        _no_llama_cpp,
+        _llama_python,
+        make_file=_gguf_file,
+    ),
+    EngineSpec(
+        "llama-server", "llama-server", "llama_cpp_server", GGUF_FORMATS, _no_llama_server, make_file=_gguf_file
+    ),
     EngineSpec("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
     EngineSpec("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
+    EngineSpec(
+        "ctranslate2",
+        "CTranslate2",
+        "ctranslate2_generator",
+        ("int8",),
+        _no_ctranslate2,
+        _ctranslate2_python,
+        make_file=_ctranslate2_folder,
+    ),
+    EngineSpec(
+        "onnxruntime-genai",
+        "ONNX Runtime",
+        "onnxruntime_genai_generator",
+        ("int8", "int4"),
+        _no_onnxruntime_genai,
+        _onnxruntime_genai_python,
+        make_file=_onnx_folder,
+    ),
 )
 """All engines; the first one is ours, the rest are its peers."""

