@@ -6,7 +6,7 @@ A writer of a title or a message only leaves ``indexed`` false, so none computes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Delete, Select, Update, delete, exists, insert, select, true, update
@@ -67,27 +67,42 @@ def _index_titles(session: Session) -> bool:
 
 def _index_messages(session: Session) -> bool:
     dialect = session.get_bind().dialect.name
-    messages = session.execute(
-        _MESSAGES.order_by(Message.id).limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Message)
-    ).all()
-    # KEY SHARE, which a foreign key takes too: a deletion of the conversation waits for it, a message does not.
-    held = select(Conversation.id, Conversation.user_id).where(
-        Conversation.id.in_(sorted({row.conversation_id for row in messages}))
-    )
-    held = held.with_for_update(read=True, key_share=True, skip_locked=True)
-    owners = dict(session.execute(held).tuples().all())
     indexed, found, chars = list[str](), list[dict[str, Any]](), 0
-    for id, conversation_id, content in messages:
-        if conversation_id not in owners:
-            continue
-        words = entries(dialect, owners[conversation_id], content)
-        found += [_entry(conversation_id, id, some) for some in words]
+    for id, conversation_id, user_id, content in _lock_messages(session):
+        found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
         indexed.append(id)
         chars += len(content)
-        if chars > BATCH_CHARS:
+        if len(indexed) == BATCH_TEXTS or chars > BATCH_CHARS:
             break
     _replace(session, _MESSAGE_ENTRIES, _MESSAGE_IS_INDEXED, indexed, found)
-    return bool(indexed) and (len(messages) == BATCH_TEXTS or chars > BATCH_CHARS)
+    return len(indexed) == BATCH_TEXTS or chars > BATCH_CHARS
+
+
+def _lock_messages(session: Session) -> Iterator[tuple[str, str, str, str]]:
+    """Locks messages to be indexed, the oldest first: their ids, conversations, owners and texts.
+
+    Goes past those whose conversations another transaction deletes, however many they are: newer ones must be found.
+    """
+    last_id = ""
+    while True:
+        messages = session.execute(
+            _MESSAGES.where(Message.id > last_id)
+            .order_by(Message.id)
+            .limit(BATCH_TEXTS)
+            .with_for_update(skip_locked=True, key_share=True, of=Message)
+        ).all()
+        # KEY SHARE, which a foreign key takes too: a deletion of the conversation waits for it, a message does not.
+        held = select(Conversation.id, Conversation.user_id).where(
+            Conversation.id.in_(sorted({row.conversation_id for row in messages}))
+        )
+        held = held.with_for_update(read=True, key_share=True, skip_locked=True)
+        owners = dict(session.execute(held).tuples().all())
+        for id, conversation_id, content in messages:
+            if conversation_id in owners:
+                yield id, conversation_id, owners[conversation_id], content
+        if len(messages) < BATCH_TEXTS:
+            return
+        last_id = messages[-1].id
 
 
 def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str, Any]:

@@ -7,15 +7,16 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sqlalchemy import Select, Subquery, Text, column, func, literal, select, table
+from sqlalchemy import Select, Subquery, Text, column, func, literal, select, table, update
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
@@ -28,7 +29,7 @@ from app.store.accounts.invitations import Invitations
 from app.store.chat import conversations, search_index, search_queue
 from app.store.chat.search import ENTRY_WORDS, Query, entries
 from app.store.db.database import sqlite_engine
-from app.store.db.models import Conversation, SearchEntry
+from app.store.db.models import Conversation, Message, SearchEntry
 from app.store.maintenance.migrate import migrate
 from engine.text import word_matching
 from testing.fake_engine import FakeEngine
@@ -322,6 +323,29 @@ async def test_a_reply_that_goes_on_while_it_is_indexed_is_found_by_its_end(
     async for _ in services.turns.events(ME, ref.turn_id):
         pass
     assert await found(services, "finale") != []
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_messages_of_a_conversation_that_is_locked_do_not_keep_newer_ones_from_being_found(
+    services: Services, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "BATCH_TEXTS", 2)
+    locked = await chat(services, "an old walrus")
+    for text in ("an older seal", "an oldest seal"):
+        await chat(services, text, locked)
+    await services.conversations.rename(ME, locked, "Old")
+    with closing(psycopg.connect(database_url.replace("+psycopg", ""))) as deletion:
+        deletion.execute("SELECT id FROM conversation WHERE id = %s FOR UPDATE", [locked])
+        waiting = update(Message).where(Message.conversation_id == locked).values(indexed=False)
+        await services.database.write(lambda session: session.execute(waiting))
+        new = await chat(services, "a new penguin")
+        await services.conversations.rename(ME, new, "New")
+        assert await found(services, "penguin") == ["New"]
+    while await services.conversations.index.catch_up():
+        pass
+    unindexed = select(func.count()).select_from(Message).where(~Message.indexed)
+    assert await services.database.read(lambda session: session.scalar(unindexed)) == 0
+    assert await found(services, "walrus") == ["Old"]
 
 
 @pytest.mark.slow
