@@ -180,27 +180,29 @@ class ReplyMails:
             await self._finish(due, ReplyMailStatus.FAILED, CaseEventKind.MAIL_FAILED, error)
             return
         next_attempt_at = datetime.now(UTC) + timedelta(seconds=wait)
-        values = {"attempts": attempts, "next_attempt_at": next_attempt_at, "error": error}
-        await self._database.write(
-            lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
-        )
+        await self._put_off(due, {"attempts": attempts, "next_attempt_at": next_attempt_at, "error": error})
 
     async def release(self, due: DueMail) -> None:
         """Gives back a mail that the server of mail has not taken before the process stops: it is due at once.
 
         This was no failed attempt. Whether the server has the mail is not known: the next one has the same id.
         """
-        values = {"next_attempt_at": datetime.now(UTC)}
-        await self._database.write(
-            lambda session: change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
-        )
+        await self._put_off(due, {"next_attempt_at": datetime.now(UTC)})
+
+    async def _put_off(self, due: DueMail, values: Mapping[str, object]) -> None:
+        def work(session: Session) -> None:
+            # Or a claim that has read the rows already would write over their new time, and the mail would not wait.
+            if _locked_case(session, due) is not None:
+                change_rows(session, update(ReplyMail).where(*_of(due), _PENDING).values(values))
+
+        await self._database.write(work)
 
     async def _finish(
         self, due: DueMail, status: ReplyMailStatus, kind: CaseEventKind, error: str | None = None
     ) -> None:
         def work(session: Session) -> str | None:
             now = datetime.now(UTC)
-            case = session.get(SupportCase, due.case_id, with_for_update={"key_share": True})
+            case = _locked_case(session, due)
             values = {
                 "status": status,
                 "attempts": due.attempts + 1,
@@ -242,6 +244,11 @@ class ReplyMails:
             )
 
         return await self._database.read(work)
+
+
+def _locked_case(session: Session, due: DueMail) -> SupportCase | None:
+    """The case of a mail, unless it was deleted, locked against other writers and claims."""
+    return session.get(SupportCase, due.case_id, with_for_update={"key_share": True})
 
 
 def _of(due: DueMail) -> tuple[ColumnElement[bool], ...]:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Delete, Update, column, func, select, table, update
+from sqlalchemy.orm import Session
 
 from app.cases import mail_sender
 from app.cases.mail_sender import MailSender
@@ -20,12 +21,15 @@ from app.domain.cases import CaseEventKind
 from app.domain.reply_mails import MAX_AGE, RETRY_SECONDS, MailServer, MailTls, ReplyMailStatus
 from app.errors import NotAllowed
 from app.services.container import Services
+from app.store.cases import reply_mails
 from app.store.cases.agent_cases import AgentCases
 from app.store.cases.reply_mails import ReplyMails
 from app.store.db.case_models import Contact, ReplyMail
+from app.store.db.rows import change_rows
 from testing.mail_servers import PASSWORD, USER, SmtpServer, smtp_server
 from testing.waiting import eventually
 from tests.app.store.cases.support import SupportDesk, add_visitor, open_desk
+from tests.app.two_processes import until
 
 DELAY = timedelta(minutes=10)
 
@@ -131,6 +135,42 @@ async def test_replies_are_mailed_once_together_after_a_quiet_time_and_the_case_
     assert b"angry" not in smtp.raw[0]
     (event,) = await told(desk, case_id)
     assert (event.kind, event.details) == (CaseEventKind.MAILED, {"email": "eva@example.org"})
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is released"])
+async def test_no_other_process_claims_a_mail_while_the_time_of_its_next_attempt_is_written(
+    desk: SupportDesk, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    await desk.cases.agents.reply(desk.ann, await a_case(desk), "It comes on Friday.")
+    await let_time_pass(desk)
+    mails = ReplyMails(desk.database, desk.cases.signals, lease_seconds=0.0)  # another claim may come at any time
+    due = await mails.claim()
+    assert due is not None
+    written, go = threading.Event(), threading.Event()
+
+    def change_slowly(session: Session, statement: Update | Delete) -> int:
+        changed = change_rows(session, statement)
+        written.set()
+        go.wait(timeout=30)
+        return changed
+
+    monkeypatch.setattr(reply_mails, "change_rows", change_slowly)
+    ending = asyncio.create_task(mails.failed(due, "Busy.", for_good=False) if fails else mails.release(due))
+    assert await asyncio.to_thread(written.wait, 30)
+    claim = asyncio.create_task(mails.claim())
+    waiting = select(func.count()).select_from(table("pg_locks")).where(~column("granted"))
+
+    async def has_ended_or_waits() -> bool:
+        return claim.done() or bool(await desk.database.read(lambda session: session.scalar(waiting)))
+
+    await until(has_ended_or_waits)
+    go.set()
+    await ending
+    assert await claim is None
+    again = await mails.claim()
+    assert (again is None) is fails, "one that has failed waits"
+    assert await numbers_of_attempts(desk) == [int(fails)]
 
 
 async def test_what_is_read_or_answered_in_the_widget_is_not_mailed(desk: SupportDesk, smtp: SmtpServer) -> None:
