@@ -30,6 +30,11 @@ MAX_URL_CHARS = 2000
 MAX_NAME_CHARS = 100
 RETRY_SECONDS = (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
 """Waits after failed attempts: a receiver may be away for most of a day. After the last one a delivery has failed."""
+MAX_LOST_CLAIMS = 30
+"""A delivery is given up once so many servers in a row were killed while they made it: perhaps it is what kills them.
+It loses at most one a minute, so the restarts of a server that is killed for other reasons seldom get there."""
+SUSPECT_AFTER_LOST_CLAIMS = 3
+"""From so many lost claims in a row on, a delivery is made alone, so that it takes no others with it."""
 MAX_FAILING_DAYS = 5
 """A webhook is disabled by a delivery that is given up after this many days without any successful attempt."""
 GONE = 410  #: the status with which a receiver ends a webhook, as the specification says

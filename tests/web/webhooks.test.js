@@ -28,6 +28,8 @@ test("what became of a delivery is said in sentences", () => {
   const again = { ...DELIVERY, attempts: 2, error: "The receiver answered 500." };
   assert.match(deliveryText(again, true), /^The receiver answered 500\. Attempt 2 failed; the next one is .+\.$/);
   assert.equal(deliveryText({ ...again, status: "failed", attempts: 9, next_attempt_at: null }, true), "The receiver answered 500. Given up after 9 attempts.");
+  // No attempt has ended where each server was killed.
+  assert.equal(deliveryText({ ...again, status: "failed", attempts: 0, error: "The server stopped." }, true), "The server stopped. Given up.");
   assert.equal(deliveryText({ ...again, event: "webhook.test", status: "failed" }, true), "The receiver answered 500. A test is tried once.");
   const done = { ...DELIVERY, status: "delivered", attempts: 1, response_status: 204, delivered_at: "2026-11-26T10:00:01Z" };
   assert.match(deliveryText(done, true), /^Delivered [^,]+.*\. The receiver answered 204\.$/);

@@ -9,7 +9,16 @@ from typing import Any
 from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
-from app.domain.webhooks import GONE, MAX_FAILING_DAYS, TEST_EVENT, DeliveryStatus, DisabledReason, retry_after
+from app.domain.webhooks import (
+    GONE,
+    MAX_FAILING_DAYS,
+    MAX_LOST_CLAIMS,
+    SUSPECT_AFTER_LOST_CLAIMS,
+    TEST_EVENT,
+    DeliveryStatus,
+    DisabledReason,
+    retry_after,
+)
 from app.store.db.case_models import Webhook, WebhookDelivery
 from app.store.db.database import Database
 from app.store.db.rows import change_rows
@@ -17,6 +26,7 @@ from app.store.db.rows import change_rows
 KEPT_DAYS = 30
 """Deliveries that were made or given up are kept for this long, so that they can be looked at and replayed."""
 BATCH = 500  # rows per transaction of a cleanup
+_TOO_MANY_LOST = f"The server stopped {MAX_LOST_CLAIMS} times in a row while it sent this."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,8 @@ class DeliveryQueue:
     Args:
         lease_seconds: a claimed delivery that was not finished within this time, because its process was killed, is
             claimed again. So each delivery is made at least once, and perhaps twice. A lost claim is no attempt: it
-            says nothing about the receiver, and must not use up the waits that are for one in trouble.
+            says nothing about the receiver, and must not use up the waits that are for one in trouble. After
+            :data:`MAX_LOST_CLAIMS` in a row the delivery is given up: it may be what kills the process.
     """
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
@@ -56,17 +67,25 @@ class DeliveryQueue:
         def work(session: Session) -> list[DueDelivery]:
             now = datetime.now(UTC)
             lease_until = now + timedelta(seconds=self._lease_seconds)
-            ids = session.scalars(
+            found = session.execute(
                 _due(now)
+                .add_columns(WebhookDelivery.claims)
                 .order_by(WebhookDelivery.next_attempt_at)
                 .limit(limit)
                 .with_for_update(of=WebhookDelivery, skip_locked=True)
             ).all()
+            lost = [id for id, claims in found if claims >= MAX_LOST_CLAIMS]
+            given_up = {"status": DeliveryStatus.FAILED, "next_attempt_at": None, "error": _TOO_MANY_LOST}
+            change_rows(session, update(WebhookDelivery).where(WebhookDelivery.id.in_(lost)).values(given_up))
+            suspects = [id for id, claims in found if SUSPECT_AFTER_LOST_CLAIMS <= claims < MAX_LOST_CLAIMS]
+            ids = suspects[:1] or [id for id, claims in found if claims < MAX_LOST_CLAIMS]
             session.execute(
                 update(WebhookDelivery)
                 .where(WebhookDelivery.id.in_(ids))
                 # What the last attempt ended with goes: that is how a reader tells that another one is being made.
-                .values(next_attempt_at=lease_until, response_status=None, error=None)
+                .values(
+                    claims=WebhookDelivery.claims + 1, next_attempt_at=lease_until, response_status=None, error=None
+                )
             )
             rows = session.execute(
                 select(WebhookDelivery, Webhook)
@@ -167,7 +186,7 @@ def _finish(session: Session, due: DueDelivery, values: dict[str, Any]) -> bool:
     ended = update(WebhookDelivery).where(
         WebhookDelivery.id == due.id, WebhookDelivery.next_attempt_at == due.lease_until
     )
-    return change_rows(session, ended.values(attempts=due.attempts + 1, **values)) == 1
+    return change_rows(session, ended.values(attempts=due.attempts + 1, claims=0, **values)) == 1
 
 
 def _secrets(webhook: Webhook, now: datetime) -> tuple[str, ...]:

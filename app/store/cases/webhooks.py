@@ -216,7 +216,8 @@ class Webhooks:
             row = session.get(WebhookDelivery, delivery_id, with_for_update=True) if is_id(delivery_id) else None
             if row is None or row.webhook_id != webhook.id:
                 raise NotFound(NO_DELIVERY)
-            row.status, row.attempts, row.next_attempt_at = DeliveryStatus.PENDING, 0, datetime.now(UTC)
+            row.status, row.attempts, row.claims = DeliveryStatus.PENDING, 0, 0
+            row.next_attempt_at = datetime.now(UTC)
             row.response_status = row.error = row.delivered_at = None
             session.flush()
             return _delivery(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from app.store.db.models import ID_LENGTH, Base
@@ -264,6 +264,9 @@ class WebhookDelivery(Base):
     payload: Mapped[dict[str, Any]]
     status: Mapped[str] = mapped_column(String(12))
     attempts: Mapped[int]
+    claims: Mapped[int] = mapped_column(
+        default=0, server_default=text("0"), comment="Since the last attempt that ended. A killed server loses one."
+    )
     next_attempt_at: Mapped[datetime | None] = mapped_column(comment="Null once it was delivered or given up.")
     response_status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +17,9 @@ from app.cases import webhook_sender
 from app.cases.webhook_sender import WebhookSender
 from app.domain.webhooks import (
     MAX_FAILING_DAYS,
+    MAX_LOST_CLAIMS,
     RETRY_SECONDS,
+    SUSPECT_AFTER_LOST_CLAIMS,
     DeliveryStatus,
     DeliveryView,
     DisabledReason,
@@ -247,6 +250,59 @@ async def test_claims_that_kills_cut_short_use_up_no_attempt_and_each_waits_for_
     assert (failed.status, failed.attempts) == (DeliveryStatus.PENDING, 1)
     assert failed.next_attempt_at is not None
     assert failed.next_attempt_at <= datetime.now(UTC) + timedelta(seconds=RETRY_SECONDS[0])
+
+
+async def test_a_delivery_that_kills_each_server_is_given_up_alone_and_a_replay_begins_anew(
+    desk: SupportDesk, receiver: Receiver
+) -> None:
+    webhook_id, _ = await add_webhook(desk, receiver.url, "message.created")
+    for text in ("The one that kills.", "Another one.", "A third one."):
+        await desk.cases.contacts.write(desk.contact, text)
+    deadly = min(one.id for one in await desk.cases.webhooks.deliveries(desk.admin, webhook_id))
+    queue = DeliveryQueue(desk.database, lease_seconds=60.0)
+    claims: Counter[str] = Counter()
+
+    async def is_killed() -> bool:
+        """Whether a server claims the deadly delivery. It makes those that it claims before."""
+        while due := await queue.claim(5):
+            claims.update(one.id for one in due)
+            if any(one.id == deadly for one in due):
+                return True
+            for one in due:
+                await queue.delivered(one, 200)
+        return False
+
+    for _ in range(MAX_LOST_CLAIMS):
+        assert await is_killed()
+        await make_due(desk)
+    assert not await is_killed()
+    states = {one.id: one for one in await desk.cases.webhooks.deliveries(desk.admin, webhook_id)}
+    failed = states.pop(deadly)
+    assert (failed.status, failed.attempts, failed.next_attempt_at) == (DeliveryStatus.FAILED, 0, None)
+    assert failed.error == "The server stopped 30 times in a row while it sent this."
+    assert {one.status for one in states.values()} == {DeliveryStatus.DELIVERED}
+    assert claims.pop(deadly) == MAX_LOST_CLAIMS
+    assert set(claims.values()) == {SUSPECT_AFTER_LOST_CLAIMS + 1}, "it takes the others with it a few times only"
+    await desk.cases.webhooks.replay(desk.admin, webhook_id, deadly)
+    assert await make_sender(desk).send_due() == 1
+    states = {one.id: one for one in await desk.cases.webhooks.deliveries(desk.admin, webhook_id)}
+    assert states[deadly].status is DeliveryStatus.DELIVERED
+
+
+async def test_only_claims_that_are_lost_in_a_row_count(desk: SupportDesk, receiver: Receiver) -> None:
+    webhook_id, _ = await add_webhook(desk, receiver.url, "case.created")
+    await desk.cases.contacts.write(desk.contact, "Hello?")
+    queue = DeliveryQueue(desk.database, lease_seconds=60.0)
+    for _ in range(2):
+        for _ in range(MAX_LOST_CLAIMS - 1):
+            assert len(await queue.claim(5)) == 1
+            await make_due(desk)
+        (due,) = await queue.claim(5)
+        await queue.failed(due, "The receiver answered 500.", 500)
+        await make_due(desk)
+    assert len(await queue.claim(5)) == 1
+    delivery = await the_delivery(desk, webhook_id)
+    assert (delivery.status, delivery.attempts) == (DeliveryStatus.PENDING, 2)
 
 
 @pytest.mark.parametrize("succeeds", [False, True])

@@ -84,7 +84,7 @@ export function deliveryText({ event, status, attempts, next_attempt_at: next, r
     const when = delivered === null ? "Delivered" : `Delivered ${moment(delivered)}`;
     return `${when}${attempts > 1 ? `, at attempt ${attempts}` : ""}. The receiver answered ${answer ?? "nothing"}.`;
   }
-  if (status === "failed") return `${sentence(error) || "It failed."} ${event === TEST ? "A test is tried once." : `Given up after ${plural(attempts, "attempt")}.`}`;
+  if (status === "failed") return `${sentence(error) || "It failed."} ${event === TEST ? "A test is tried once." : attempts === 0 ? "Given up." : `Given up after ${plural(attempts, "attempt")}.`}`;
   if (!isOn) return `${sentence(error)} It waits until the webhook is switched on.`.trim();
   if (error === null || next === null) return attempts > 0 ? `Attempt ${attempts + 1} is being made.` : "It is being sent.";
   return `${sentence(error)} Attempt ${attempts} failed; the next one is ${moment(next)}.`;
