@@ -17,7 +17,7 @@ from app.errors import StorageUnavailable
 from app.store.db import driver
 from app.store.db.connection_checks import ping_after_pauses
 from app.store.db.group_commit import GroupCommit
-from app.store.db.transaction import CORE_MODE, ORM_MODE, TransactionMode, Work, run_transaction
+from app.store.db.transaction import CORE_MODE, ORM_MODE, TransactionMode, Work, run_read, run_transaction
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,7 @@ class Database:
             self._row_reader = self._reader.execution_options(isolation_level="AUTOCOMMIT")
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
-        """Runs ``work`` in a read-only transaction.
+        """Runs ``work`` in a read-only transaction, and once more if its connection is lost.
 
         Raises:
             StorageUnavailable: the database cannot be reached or read.
@@ -122,16 +122,13 @@ class Database:
 
     async def _read(self, engine: Engine, mode: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
-        return await self._run(self._read_threads, engine, mode, work)
+        return await _in_thread(self._read_threads, run_read, engine, mode, work)
 
     async def _write(self, mode: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
         if self._commits is not None:
             return await self._commits.run(mode, work)
-        return await self._run(self._write_threads, self._writer, mode, work)
-
-    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, mode: TransactionMode, work: Work) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(threads, run_transaction, engine, mode, work)
+        return await _in_thread(self._write_threads, run_transaction, self._writer, mode, work)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -143,6 +140,16 @@ def _threads(number: int, name: str, niceness: int = WORKING_NICENESS) -> Thread
     return ThreadPoolExecutor(
         number, thread_name_prefix=name, initializer=become_background_thread, initargs=(niceness,)
     )
+
+
+async def _in_thread(
+    threads: ThreadPoolExecutor,
+    run: Callable[[Engine, TransactionMode, Work], Any],
+    engine: Engine,
+    mode: TransactionMode,
+    work: Work,
+) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(threads, run, engine, mode, work)
 
 
 def is_postgres(session: Session | Connection) -> bool:

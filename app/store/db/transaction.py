@@ -46,13 +46,36 @@ def run_transaction(engine: Engine, mode: TransactionMode, work: Work) -> Any:
         raise unavailable(error) from error
 
 
+def run_read(engine: Engine, mode: TransactionMode, work: Work) -> Any:
+    """As :func:`run_transaction`, for ``work`` that only reads: it runs once more if its connection was lost.
+
+    After a restart of the database each connection of the pool may be lost. A write is not repeated: whether a commit
+    that was under way has succeeded is not known.
+    """
+
+    def alone(engine: Engine, work: Work) -> Any:
+        try:
+            return mode.alone(engine, work)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            _log.warning("The database ended the connection of a read, which begins anew: %s", _reason(error))
+        return mode.alone(engine, work)
+
+    return run_transaction(engine, mode._replace(alone=alone), work)
+
+
 def unavailable(error: Exception) -> StorageUnavailable:
     """The error for users, with the database's reason; logs it too."""
-    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    reason = _reason(error)
     _log.error("The database failed: %s", reason)
     return StorageUnavailable(
         f"The database cannot be used right now ({reason}). Nothing was changed; please try again in a moment."
     )
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
 def _in_session(engine: Engine, work: Work) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,15 @@ from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import StorageUnavailable
-from app.store.db import connection_checks, group_commit
+from app.settings import AppSettings
+from app.store.db import connection_checks, driver, group_commit
 from app.store.db.database import Database
 from app.store.db.models import Account, Base
 from app.store.db.prepared_statements import Prepared
+from app.store.maintenance.migrate import migrate
 from testing.databases import PostgresServer, create_migrated_file
 from tests.app.conftest import add_user
+from tests.faults.database_faults import stoppable_postgres
 
 
 @pytest.fixture
@@ -404,9 +407,107 @@ async def test_after_a_restart_of_the_server_at_most_the_first_use_fails(
         other.execute(f"{kill} AND pid <> pg_backend_pid()")
     if not paused:
         with pytest.raises(StorageUnavailable):
-            await database.read_rows(lambda connection: BY_KEY.rows(connection, KEY))
+            await database.write_rows(lambda connection: BY_KEY.rows(connection, KEY))
     await asyncio.gather(*(database.ping() for _ in range(8)))
     await asyncio.gather(*(database.read_rows(lambda connection: BY_KEY.rows(connection, KEY)) for _ in range(8)))
+    await database.close()
+
+
+def rename(session: Session) -> None:
+    session.get_one(Account, LOCAL_USER_ID).name = "renamed"
+
+
+def rename_rows(connection: Connection) -> None:
+    Prepared(_NAME).run(connection, _NAMES[0])
+
+
+@pytest.mark.slow
+async def test_after_a_restart_of_the_server_all_reads_succeed_and_one_write_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though none of the connections has rested for long enough to be pinged."""
+    monkeypatch.setattr(connection_checks, "PING_AFTER_SECONDS", 3600.0)
+    with stoppable_postgres() as server:
+        url = AppSettings(_env_file=None, database_url=server.url).resolved_database_url
+        migrate(url)
+        database = Database(url)
+        together = threading.Barrier(8)  # as many connections, each used once
+
+        def name(session: Session) -> str:
+            session.connection()
+            together.wait(timeout=30)
+            return session.get_one(Account, LOCAL_USER_ID).name
+
+        def row(connection: Connection) -> tuple[Any, ...] | None:
+            together.wait(timeout=30)
+            return BY_KEY.row(connection, KEY)
+
+        async def read_all() -> None:
+            of_objects = [database.read(name) for _ in range(4)]
+            await asyncio.gather(*of_objects, *(database.read_rows(row) for _ in range(4)))
+
+        await read_all()
+        server.crash()
+        server.start()
+        await read_all()
+        assert caplog.text.count("begins anew") == 8
+        writes: list[Callable[[], Awaitable[None]]] = [
+            lambda: database.write(rename),
+            lambda: database.write_rows(rename_rows),
+        ]
+        for write in writes:
+            server.crash()
+            server.start()
+            with pytest.raises(StorageUnavailable):
+                await write()
+            await asyncio.gather(*(write() for _ in range(8)))
+            await read_all()
+        assert caplog.text.count("begins anew") == 8
+        await database.close()
+
+
+async def test_a_connection_that_was_in_use_when_another_was_lost_is_pinged(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_checks, "PING_AFTER_SECONDS", 3600.0)
+    database = Database(postgres.migrated())
+    in_use, go = threading.Barrier(8), threading.Event()
+
+    def hold(_connection: Connection) -> None:
+        in_use.wait(timeout=30)
+        go.wait(timeout=30)
+
+    def end_all(connection: Connection) -> None:
+        in_use.wait(timeout=30)
+        own_last = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()"
+        driver.fetch(connection, f"SELECT pg_terminate_backend(pid) FROM ({own_last}) AS one")
+
+    holding = [asyncio.create_task(database.read_rows(hold)) for _ in range(7)]
+    with pytest.raises(StorageUnavailable):
+        await database.write_rows(end_all)
+    go.set()
+    await asyncio.gather(*holding)
+    await asyncio.gather(*(database.write_rows(rename_rows) for _ in range(8)))
+    await database.close()
+
+
+@pytest.mark.parametrize("of_rows", [False, True], ids=["objects", "rows"])
+async def test_a_read_begins_anew_once_and_a_write_never(postgres: PostgresServer, of_rows: bool) -> None:
+    database = Database(postgres.migrated())
+    runs: list[str] = []
+
+    def die(session: Session | Connection) -> None:
+        runs.append("run")
+        session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    for run, number in (
+        (database.read_rows if of_rows else database.read, 2),
+        (database.write_rows if of_rows else database.write, 1),
+    ):
+        runs.clear()
+        with pytest.raises(StorageUnavailable):
+            await run(die)
+        assert len(runs) == number
     await database.close()
 
 
