@@ -50,7 +50,7 @@ class WebhookSender:
                         until_forgetting = FORGET_SECONDS
                 except StorageUnavailable as error:
                     _log.warning("webhooks wait for the database: %s", error.message)
-                if sent < MAX_AT_ONCE:
+                if not sent:
                     await asyncio.sleep(LOOK_SECONDS)
                     until_forgetting -= LOOK_SECONDS
         finally:

@@ -17,7 +17,8 @@ _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 
 #: ``nice`` value: the thread that serves the page gets nine times the CPU time of such a thread when both are busy.
 WORKING_NICENESS = 10
-#: Of a thread that mostly waits for another server, and needs a little CPU time at once after each answer: 2.4 times.
+#: The same for a thread that mostly waits for another server and needs a little CPU time at once after each answer: the
+#: page's thread gets 2.4 times as much.
 WAITING_NICENESS = 4
 
 _lock = threading.Lock()

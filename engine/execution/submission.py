@@ -35,7 +35,7 @@ class Submission:
     inspector: RowInspector | None = None  #: inspects the scored tokens of the prompt, if that was requested
 
     @property
-    def ends_by_text(self) -> bool:
+    def may_end_by_text(self) -> bool:
         """Whether what the reply says may end it, so that the text of each token must be known before the next step."""
         return self.detokenizer.may_stop or self.sampling.grammar is not None
 

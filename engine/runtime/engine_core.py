@@ -156,6 +156,8 @@ class EngineCore:
             for computed in self.strategy.advance():
                 if not computed.is_continuation:
                     self._output_processor.end_call(output)
+                elif computed.failures:
+                    self._output_processor.add_texts(output)  # of the steps before, which a failed stream gets, too
                 self._output_processor.fail(computed.failures, output)
                 advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.sampled_at)
                 self._measure(computed, num_generated=len(advanced) + len(computed.candidates))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 from engine.errors import DeadlineError, EngineError
@@ -36,6 +37,17 @@ def _add_piece(delta: Delta, piece: DetokenizedText) -> None:
         delta.reasoning += piece.reasoning
     if piece.tool_calls:
         delta.tool_calls += piece.tool_calls
+
+
+def _report_prompt(delta: Delta, submission: Submission) -> None:
+    """Adds what is known of the prompt, with the first token: a user who stops the reply never gets its timings."""
+    request = submission.request
+    delta.prompt_tokens = request.num_prompt_tokens
+    delta.cached_prompt_tokens = request.num_cached_tokens
+    if request.first_scheduled is not None:
+        delta.queue_seconds = request.first_scheduled - request.arrival
+    delta.prompt_logprobs = tuple(submission.prompt_logprobs)
+    submission.prompt_logprobs.clear()
 
 
 def _last_text(submission: Submission, reason: FinishReason) -> DetokenizedText:
@@ -108,8 +120,17 @@ class StepOutput:
         return delta
 
     def drop_delta(self, request_id: str) -> None:
-        """Drops the delta of a reply whose newest token could not be turned into text."""
+        """Drops the delta of a reply whose newest tokens could not be turned into text."""
         self._open.pop(request_id, None)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The newest tokens of a reply, which have no text yet."""
+
+    delta: Delta  #: of the call that sampled them
+    token_ids: list[int] = field(default_factory=list)
+    has_last: bool = False  #: whether the last of them ended the reply
 
 
 class OutputProcessor:
@@ -128,7 +149,7 @@ class OutputProcessor:
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}  #: number of replies so far
         self._scheduler = scheduler
         self._streams: dict[str, set[str]] = {}  # unfinished request ids, by stream id
-        self._pending: dict[str, tuple[Delta, int]] = {}  # by request id: delta, and tokens without text
+        self._pending: dict[str, _Pending] = {}  # by request id, in the order of their last tokens
         self._deadlines: dict[str, float] = {}  # by stream id, for streams with one
 
     def add(self, submission: Submission) -> None:
@@ -173,30 +194,38 @@ class OutputProcessor:
         for request in advanced:
             submission = self.submissions[request.id]
             delta = output.delta_of(submission)
+            if request.num_output_tokens == 1:
+                _report_prompt(delta, submission)
             if request.id in computed.logprobs:
                 delta.logprobs += (computed.logprobs[request.id],)
-            if submission.ends_by_text:
-                self._try_to_add_text(submission, delta, 1, output, failed)
+            pending = self._pending.pop(request.id, None) or _Pending(delta)
+            pending.token_ids.append(request.token_ids[-1])
+            pending.has_last = request.is_finished
+            if submission.may_end_by_text:
+                self._try_to_add_text(submission, pending, output, failed)
             else:
-                _delta, count = self._pending.get(request.id, (delta, 0))
-                self._pending[request.id] = delta, count + 1
+                self._pending[request.id] = pending
         self._fail_all(failed, output)
 
     def end_call(self, output: StepOutput) -> None:
         """Ends the deltas of a call of the runner: the tokens of all of its steps get their text at once."""
-        failed: dict[str, Exception] = {}  # by stream
-        pending, self._pending = self._pending, {}
-        for request_id, (delta, count) in pending.items():
-            if (submission := self.submissions.get(request_id)) is not None:  # else its stream has failed
-                self._try_to_add_text(submission, delta, count, output, failed)
-        self._fail_all(failed, output)
+        self.add_texts(output)
         output.close_deltas()
 
+    def add_texts(self, output: StepOutput) -> None:
+        """Adds the text of the tokens that have none yet."""
+        failed: dict[str, Exception] = {}  # by stream
+        pending, self._pending = self._pending, {}
+        for request_id, of_reply in pending.items():
+            if (submission := self.submissions.get(request_id)) is not None:  # else its stream has failed
+                self._try_to_add_text(submission, of_reply, output, failed)
+        self._fail_all(failed, output)
+
     def _try_to_add_text(
-        self, submission: Submission, delta: Delta, count: int, output: StepOutput, failed: dict[str, Exception]
+        self, submission: Submission, pending: _Pending, output: StepOutput, failed: dict[str, Exception]
     ) -> None:
         try:
-            self._add_text(submission, delta, count)
+            self._add_text(submission, pending)
         except Exception as error:
             if submission.request.id not in self.submissions:  # already finalized, so its text is not the cause
                 raise
@@ -214,35 +243,30 @@ class OutputProcessor:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
                 output.add(Delta(self.submissions[request.id].stream_id, progress=progress))
 
-    def _add_text(self, submission: Submission, delta: Delta, count: int) -> None:
-        """Adds the newest ``count`` tokens of a reply, and their text, to its delta."""
-        request = submission.request
-        tokens = tuple(request.token_ids[-count:])
+    def _add_text(self, submission: Submission, pending: _Pending) -> None:
+        """Adds tokens and their text to the delta of a reply, and finalizes the reply if it ends with them."""
+        request, delta = submission.request, pending.delta
         submission.forks = []  # from here on they run as replies of their own
-        ends_with_stop_token = request.finish_reason is FinishReason.STOP
-        of_text = tokens[:-1] if ends_with_stop_token else tokens  # the stop token itself is not part of the text
-        piece = submission.detokenizer.push(of_text) if of_text else DetokenizedText()
+        text_tokens = pending.token_ids
+        if pending.has_last and request.finish_reason is FinishReason.STOP:
+            text_tokens = text_tokens[:-1]  # the stop token itself is not part of the text
+        piece = submission.detokenizer.push(text_tokens) if text_tokens else DetokenizedText()
         _add_piece(delta, piece)
+        is_last = pending.has_last
         if piece.stop is not None:
             self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
             request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
-        elif request.is_finished:
+            is_last = True
+        elif is_last:
             _add_piece(delta, submission.detokenizer.finish())
         elif submission.sampling.is_complete:
             self._scheduler.finish(request.id, FinishReason.STOP)
             request.finish_reason = FinishReason.STOP
             _add_piece(delta, submission.detokenizer.finish())
-        delta.token_ids += tokens
-        if request.num_output_tokens == count:
-            # Reported at once, for a user who stops the reply never gets its timings.
-            delta.prompt_tokens = request.num_prompt_tokens
-            delta.cached_prompt_tokens = request.num_cached_tokens
-            if request.first_scheduled is not None:
-                delta.queue_seconds = request.first_scheduled - request.arrival
-            delta.prompt_logprobs = tuple(submission.prompt_logprobs)
-            submission.prompt_logprobs.clear()
+            is_last = True
+        delta.token_ids += tuple(pending.token_ids)
         delta.num_unfinished = len(self._streams[submission.stream_id])
-        if request.is_finished:
+        if is_last:
             self._finalize(request, delta)
 
     def _process_beams(self, computed: ComputedStep, output: StepOutput) -> None:

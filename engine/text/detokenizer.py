@@ -57,7 +57,10 @@ class IncrementalDetokenizer:
         return "".join([self.add(token) for token in token_ids])
 
     def _add_together(self, token_ids: Sequence[int]) -> str | None:
-        """Adds tokens of whole characters by decoding once, to the same text; adds none and returns None for others."""
+        """Adds tokens by decoding once, to the text that they give one by one.
+
+        Returns None, and adds nothing, unless each of them is whole characters.
+        """
         if self._stable_end < len(self._window) or not all(map(self._is_whole, token_ids)):
             return None
         text = self._decode([*self._window, *token_ids])
@@ -73,7 +76,7 @@ class IncrementalDetokenizer:
         return new
 
     def _is_whole(self, token: int) -> bool:
-        """Whether a token is text of whole characters; not so special tokens, and ids outside the vocabulary."""
+        """Whether a token is whole characters: special tokens, and ids outside the vocabulary, are not."""
         known = self._whole_tokens.get(token)
         if known is None:
             twice = self._decode([token, token])

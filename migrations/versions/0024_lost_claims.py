@@ -19,7 +19,7 @@ def upgrade() -> None:
             sa.BigInteger(),
             server_default="0",
             nullable=False,
-            comment="Since the last attempt that ended. A killed server loses one.",
+            comment="Claims since the last attempt that ended.",
         ),
     )
 

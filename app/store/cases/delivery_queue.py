@@ -26,7 +26,7 @@ from app.store.db.rows import change_rows
 KEPT_DAYS = 30
 """Deliveries that were made or given up are kept for this long, so that they can be looked at and replayed."""
 BATCH = 500  # rows per transaction of a cleanup
-_TOO_MANY_LOST = f"The server stopped {MAX_LOST_CLAIMS} times in a row while it sent this."
+_TOO_MANY_LOST = f"{MAX_LOST_CLAIMS} times in a row, the server stopped before an attempt to send this had ended."
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,10 @@ def _lock_messages(session: Session) -> Iterator[tuple[str, str, str, str]]:
 
     Goes past those whose conversations another transaction deletes, however many they are: newer ones must be found.
     """
-    last_id = ""
+    last_id, locked = "", set[str]()  # conversations that another transaction has locked
     while True:
         messages = session.execute(
-            _MESSAGES.where(Message.id > last_id)
+            _MESSAGES.where(Message.id > last_id, Message.conversation_id.not_in(locked))
             .order_by(Message.id)
             .limit(BATCH_TEXTS)
             .with_for_update(skip_locked=True, key_share=True, of=Message)
@@ -103,6 +103,7 @@ def _lock_messages(session: Session) -> Iterator[tuple[str, str, str, str]]:
         if len(messages) < BATCH_TEXTS:
             return
         last_id = messages[-1].id
+        locked |= {row.conversation_id for row in messages} - owners.keys()
 
 
 def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str, Any]:

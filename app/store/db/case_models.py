@@ -265,7 +265,7 @@ class WebhookDelivery(Base):
     status: Mapped[str] = mapped_column(String(12))
     attempts: Mapped[int]
     claims: Mapped[int] = mapped_column(
-        default=0, server_default=text("0"), comment="Since the last attempt that ended. A killed server loses one."
+        default=0, server_default=text("0"), comment="Claims since the last attempt that ended."
     )
     next_attempt_at: Mapped[datetime | None] = mapped_column(comment="Null once it was delivered or given up.")
     response_status: Mapped[int | None]

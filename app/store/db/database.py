@@ -73,7 +73,7 @@ class Database:
             self._row_reader = self._reader.execution_options(isolation_level="AUTOCOMMIT")
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
-        """Runs ``work`` in a read-only transaction, and once more if its connection is lost.
+        """Runs ``work`` in a read-only transaction, retried once if its connection is lost.
 
         Raises:
             StorageUnavailable: the database cannot be reached or read.

@@ -47,9 +47,9 @@ def run_transaction(engine: Engine, mode: TransactionMode, work: Work) -> Any:
 
 
 def run_read(engine: Engine, mode: TransactionMode, work: Work) -> Any:
-    """As :func:`run_transaction`, for ``work`` that only reads: it runs once more if its connection was lost.
+    """As :func:`run_transaction`, for ``work`` that only reads: it is retried once if its connection was lost.
 
-    After a restart of the database each connection of the pool may be lost. A write is not repeated: whether a commit
+    After a restart of the database each connection of the pool may be lost. A write is not retried: whether a commit
     that was under way has succeeded is not known.
     """
 
@@ -59,7 +59,7 @@ def run_read(engine: Engine, mode: TransactionMode, work: Work) -> Any:
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            _log.warning("The database ended the connection of a read, which begins anew: %s", _reason(error))
+            _log.warning("The database ended the connection of a read, which is retried: %s", _reason(error))
         return mode.alone(engine, work)
 
     return run_transaction(engine, mode._replace(alone=alone), work)

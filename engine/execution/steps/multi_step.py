@@ -171,9 +171,11 @@ class MultiSteps(StepStrategy):
                 return
             if number:
                 for index in active:
-                    of = chunks[index]
+                    last = chunks[index]
                     token_ids = (previous_tokens[index],)
-                    chunks[index] = Chunk(of.request, of.end, of.end + 1, token_ids, of.block_tables, samples=True)
+                    chunks[index] = Chunk(
+                        last.request, last.end, last.end + 1, token_ids, last.block_tables, samples=True
+                    )
                 plan = StepPlan(tuple([chunks[index] for index in active]), num_decodes=len(active))
                 self.scheduler.counters.steps += 1
             sampled = {chunks[index].request.id: tokens[index] for index in active}
