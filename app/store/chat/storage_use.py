@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from sqlalchemy import distinct, func, select
-from sqlalchemy.orm import Session
+from typing import Any
+
+from sqlalchemy import BindParameter, ColumnElement, Subquery, bindparam, distinct, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, RESPONSE_BYTES, StorageUse
 from app.store.db.database import Database
 from app.store.db.desk_models import ReplyDraft
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
+from app.store.db.prepared_statements import Prepared
 from app.store.db.response_models import StoredResponse
+
+_USER: BindParameter[str] = bindparam("user_id")
+# What is deleted makes room at once, also while the deletion can be undone.
+_IS_OWN = (Conversation.user_id == _USER) & Conversation.deletion.is_(None)
+
+
+def _total(stored_bytes: InstrumentedAttribute[int]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(stored_bytes), 0)
+
+
+def _in_conversations(of: type[Message | Turn | ReplyDraft | ConversationTag], *totals: ColumnElement[int]) -> Subquery:
+    """Totals of what belongs to the user's conversations: one row."""
+    rows = select(*totals).select_from(of).join(Conversation, Conversation.id == of.conversation_id)
+    return rows.where(_IS_OWN).subquery()
+
+
+# One statement: with a quota, each user who writes runs it twice a minute.
+_USE = Prepared(
+    select(
+        select(func.count(), _total(Conversation.stored_bytes)).where(_IS_OWN).subquery(),
+        _in_conversations(Message, func.count(), _total(Message.stored_bytes)),
+        _in_conversations(Turn, _total(Turn.stored_bytes)),
+        _in_conversations(ReplyDraft, _total(ReplyDraft.stored_bytes)),
+        _in_conversations(ConversationTag, func.count(distinct(ConversationTag.tag))),
+        select(func.count(), _total(StoredResponse.stored_bytes)).where(StoredResponse.user_id == _USER).subquery(),
+    )
+)
 
 
 class StorageUsageRecords:
@@ -20,7 +50,7 @@ class StorageUsageRecords:
 
     async def of(self, user_id: str) -> StorageUse:
         """What the user has stored now."""
-        return await self._database.read(lambda session: storage_use(session, user_id))
+        return _use_of(await self._database.read_rows(lambda connection: _USE.rows(connection, {"user_id": user_id})))
 
     async def of_conversation(self, user_id: str, conversation_id: str) -> int:
         """Size of one conversation in bytes; 0 if it is missing or another user's."""
@@ -29,39 +59,15 @@ class StorageUsageRecords:
 
 def storage_use(session: Session, user_id: str) -> StorageUse:
     """What the user has stored, including this transaction's own writes."""
-    # What is deleted makes room at once, also while the deletion can be undone.
-    is_own = (Conversation.user_id == user_id) & Conversation.deletion.is_(None)
-    conversations, settings = session.execute(
-        select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(is_own)
-    ).one()
-    messages, texts = session.execute(
-        select(func.count(), func.coalesce(func.sum(Message.stored_bytes), 0))
-        .join(Conversation, Conversation.id == Message.conversation_id)
-        .where(is_own)
-    ).one()
-    params = session.scalar(
-        select(func.coalesce(func.sum(Turn.stored_bytes), 0))
-        .join(Conversation, Conversation.id == Turn.conversation_id)
-        .where(is_own)
-    )
-    drafts = session.scalar(
-        select(func.coalesce(func.sum(ReplyDraft.stored_bytes), 0))
-        .join(Conversation, Conversation.id == ReplyDraft.conversation_id)
-        .where(is_own)
-    )
-    tags = session.scalar(
-        select(func.count(distinct(ConversationTag.tag)))
-        .join(Conversation, Conversation.id == ConversationTag.conversation_id)
-        .where(is_own)
-    )
-    responses, bodies = session.execute(
-        select(func.count(), func.coalesce(func.sum(StoredResponse.stored_bytes), 0)).where(
-            StoredResponse.user_id == user_id
-        )
-    ).one()
-    rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES + responses * RESPONSE_BYTES
-    stored = rows + int(settings) + int(texts) + int(params or 0) + int(drafts or 0) + int(bodies)
-    return StorageUse(bytes=stored, conversations=conversations, tags=tags or 0, responses=responses)
+    return _use_of(_USE.rows_in(session, {"user_id": user_id}))
+
+
+def _use_of(rows: list[tuple[Any, ...]]) -> StorageUse:
+    (used,) = rows
+    conversations, settings, messages, texts, params, drafts, tags, responses, bodies = map(int, used)
+    sizes = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES + responses * RESPONSE_BYTES
+    stored = sizes + settings + texts + params + drafts + bodies
+    return StorageUse(bytes=stored, conversations=conversations, tags=tags, responses=responses)
 
 
 def conversation_bytes(session: Session, user_id: str, conversation_id: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Connection, event, select, text
 from sqlalchemy.orm import Session
 
 from app.domain import storage
@@ -23,6 +23,7 @@ from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.conversations import Conversations
 from app.store.chat.storage_use import StorageUsageRecords
+from app.store.db import driver
 from app.store.db.database import sqlite_engine
 from app.store.db.models import Conversation, Message
 from app.store.maintenance.migrate import alembic_config, migrate
@@ -315,3 +316,18 @@ async def test_branches_of_a_temporary_chat_count_against_what_temporary_chats_m
     await chats.conversations.branch(ME, sent.message_id)
     with pytest.raises(LimitReached, match="temporary chats would hold"):
         await chats.conversations.branch(ME, sent.message_id)
+
+
+async def test_a_users_storage_is_counted_by_one_statement(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements: list[str] = []
+    fetch = driver.fetch
+
+    def noted(connection: Connection, statement: str, parameters: driver.Parameters = ()) -> list[tuple[Any, ...]]:
+        statements.append(statement)
+        return fetch(connection, statement, parameters)
+
+    monkeypatch.setattr(driver, "fetch", noted)
+    engine = services.database._reader
+    event.listen(engine, "before_cursor_execute", lambda *of_statement: statements.append(of_statement[2]))
+    await StorageUsageRecords(services.database).of(ME)
+    assert len([statement for statement in statements if "stored_bytes" in statement]) == 1
