@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,10 +114,10 @@ def bench_model(name: str) -> BenchModel:
     from benchmarks import models  # imports torch, which the bench itself does not need
 
     make = {"S": models.make_s, "M": models.make_m, "G": models.make_gemma3}[name]
-    return BenchModel.at(name, _make_once(cache_dir() / name, make))
+    return BenchModel.at(name, make_once(cache_dir() / name, make))
 
 
-def _make_once(path: Path, make: Callable[[Path], object]) -> Path:
+def make_once(path: Path, make: Callable[[Path], object]) -> Path:
     """Makes ``path`` if it does not exist; it appears only when complete."""
     if not path.exists():
         half = path.with_name(f"{path.name}.half")
@@ -144,7 +143,7 @@ def make_gguf(model: BenchModel, format_: str, python: str, environment: dict[st
     """
     from benchmarks import gguf_files
 
-    full = _make_once(cache_dir() / f"{model.name}-bf16.gguf", lambda path: gguf_files.write(model.path, path))
+    full = make_once(cache_dir() / f"{model.name}-bf16.gguf", lambda path: gguf_files.write(model.path, path))
     if format_ == "bf16":
         return full
     kind = GGUF_TYPES[{"int8": "Q8_0", "int4": "Q4_0"}.get(format_, format_)]
@@ -153,57 +152,4 @@ def make_gguf(model: BenchModel, format_: str, python: str, environment: dict[st
         command = [python, "-c", gguf_files.QUANTIZE, str(full), str(path), str(kind)]
         subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
 
-    return _make_once(cache_dir() / f"{model.name}-{format_}.gguf", quantize)
-
-
-CONVERT_FOR_CTRANSLATE2 = """
-import sys
-from ctranslate2.converters import TransformersConverter
-TransformersConverter(sys.argv[1]).convert(sys.argv[2], quantization=sys.argv[3])
-"""
-
-
-def make_ctranslate2(model: BenchModel, format_: str, python: str) -> Path:
-    """Makes the model's folder in CTranslate2's format; returns its path.
-
-    Args:
-        model: the model.
-        format_: int8.
-        python: an interpreter that has ``ctranslate2``, ``transformers`` and ``torch``.
-
-    Raises:
-        subprocess.CalledProcessError: the converter failed.
-    """
-
-    def convert(path: Path) -> None:
-        command = [python, "-c", CONVERT_FOR_CTRANSLATE2, str(model.path), str(path), format_]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-
-    return _make_once(cache_dir() / f"{model.name}-{format_}-ctranslate2", convert)
-
-
-def make_onnx(model: BenchModel, format_: str, python: str) -> Path:
-    """Makes the model's folder for ONNX Runtime GenAI with its model builder; returns its path.
-
-    Weights are quantized in blocks of 32 and multiplied by activations in 8 bits (accuracy level 4), the builder's
-    defaults and the fastest on a CPU. The folder ``chat`` has the model for one chat, in which only the last token of a
-    prompt goes through the output layer. In ``batch`` each does: in a padded batch the prompts end at different tokens.
-
-    Args:
-        model: the model.
-        format_: int8 or int4.
-        python: an interpreter that has ``onnxruntime_genai``, ``onnx_ir``, ``transformers`` and ``torch``.
-
-    Raises:
-        subprocess.CalledProcessError: the builder failed.
-    """
-
-    def build(path: Path) -> None:
-        for name, prune in (("chat", "true"), ("batch", "false")):
-            with TemporaryDirectory() as parts:
-                command = [python, "-m", "onnxruntime_genai.models.builder", "-i", str(model.path)]
-                command += ["-o", str(path / name), "-p", format_, "-e", "cpu", "-c", parts, "--extra_options"]
-                command += ["block_size=32", "accuracy_level=4", f"prune_lm_head={prune}", "hf_token=false"]
-                subprocess.run(command, check=True, capture_output=True, text=True)
-
-    return _make_once(cache_dir() / f"{model.name}-{format_}-onnx", build)
+    return make_once(cache_dir() / f"{model.name}-{format_}.gguf", quantize)

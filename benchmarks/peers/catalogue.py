@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.model_files import FILE, BenchModel, cache_dir, make_ctranslate2, make_gguf, make_onnx
+from benchmarks.model_files import FILE, BenchModel, cache_dir, make_gguf
+from benchmarks.peers.converters import make_ctranslate2, make_onnx
 
 FORMATS = ("bf16", "int8", "int4")
 GGUF_FORMATS = (*FORMATS, FILE)

@@ -1,4 +1,9 @@
-"""Runs CTranslate2's ``Generator`` with all chats as one batch, which loses each chat that has its full length."""
+"""Runs CTranslate2's ``Generator``, one chat at a time.
+
+It is not compared with several chats at once. A batch whose prompts are left out of the result reads its prompts
+together only up to the length of the shortest, less one token, and the rest of each token by token (``forward_length``
+in CTranslate2's ``language_model.cc``), which would make it look slower than it has to be.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from time import perf_counter
 
 import ctranslate2
 
-from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late, installed_versions, serve
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, refuse_several_chats, serve
 
 
 class CTranslate2:
@@ -23,26 +28,24 @@ class CTranslate2:
         self._names: list[str] = json.loads((Path(load.model) / "vocabulary.json").read_text(encoding="utf-8"))
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
-        if arriving_late(chats):
-            raise NotImplementedError("cannot add a chat to a running batch")
-        longest = max(chat.new_tokens for chat in chats)
+        refuse_several_chats(chats)
+        (chat,) = chats
+        reply = TimedReply(0.0, [])
         begin = perf_counter()
-        replies = [TimedReply(0.0, []) for _ in chats]
 
-        def is_complete(step: ctranslate2.GenerationStepResult) -> bool:
-            reply = replies[step.batch_id]
+        def note(step: ctranslate2.GenerationStepResult) -> bool:
             reply.times.append(perf_counter() - begin)
             reply.tokens.append(step.token_id)
-            return bool(len(reply.times) == chats[step.batch_id].new_tokens)
+            return False  # goes on
 
         self._generator.generate_batch(
-            [[self._names[token] for token in chat.prompt] for chat in chats],
-            max_length=longest,
-            min_length=longest,
+            [[self._names[token] for token in chat.prompt]],
+            max_length=chat.new_tokens,
+            min_length=chat.new_tokens,
             include_prompt_in_result=False,
-            callback=is_complete,
+            callback=note,
         )
-        return replies, {}
+        return [reply], {}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,15 @@ from time import perf_counter
 import llama_cpp
 import numpy as np
 
-from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
+from benchmarks.peers.protocol import (
+    Chat,
+    PeerConfig,
+    TimedReply,
+    common_prefix,
+    installed_versions,
+    refuse_several_chats,
+    serve,
+)
 
 
 class LlamaCpp:
@@ -31,8 +39,7 @@ class LlamaCpp:
         self._cached_tokens: list[int] = []
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
-        if len(chats) > 1:
-            raise NotImplementedError("answers one chat at a time")
+        refuse_several_chats(chats)
         (chat,) = chats
         begin = perf_counter()
         token = self._read(chat.prompt)
@@ -44,9 +51,7 @@ class LlamaCpp:
         return [TimedReply(0.0, times, tokens)], {}
 
     def _read(self, prompt: Sequence[int]) -> int:
-        common = 0
-        while common < min(len(self._cached_tokens), len(prompt) - 1) and self._cached_tokens[common] == prompt[common]:
-            common += 1
+        common = common_prefix(self._cached_tokens, prompt)
         llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._context), 0, common, -1)
         del self._cached_tokens[common:]
         return self._decode(prompt[common:])

@@ -10,7 +10,15 @@ from time import perf_counter
 import numpy as np
 import onnxruntime_genai as og
 
-from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late, installed_versions, serve
+from benchmarks.peers.protocol import (
+    Chat,
+    PeerConfig,
+    TimedReply,
+    common_prefix,
+    installed_versions,
+    refuse_late_chats,
+    serve,
+)
 
 GRANULE = 256
 """A batch's length is rounded up to a multiple of this many tokens, so that batches alike share a generator."""
@@ -40,18 +48,13 @@ class OnnxRuntimeGenai:
         return og.Model(config)
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
-        if arriving_late(chats):
-            raise NotImplementedError("cannot add a chat to a running batch")
+        refuse_late_chats(chats)
         return (self._run_batch(chats) if len(chats) > 1 else [self._run_one(*chats)]), {}
 
     def _run_one(self, chat: Chat) -> TimedReply:
         reply = TimedReply(0.0, [])
         begin = perf_counter()
-        common = 0
-        while common < min(len(self._cached_tokens), len(chat.prompt) - 1):
-            if self._cached_tokens[common] != chat.prompt[common]:
-                break
-            common += 1
+        common = common_prefix(self._cached_tokens, chat.prompt)
         self._generator.rewind_to(common)
         self._generator.append_tokens(np.array(chat.prompt[common:], dtype=np.int32))
         while len(reply.times) < chat.new_tokens:

@@ -132,3 +132,26 @@ def error_line(error: BaseException) -> str:
 
 def arriving_late(chats: Sequence[Chat]) -> bool:
     return any(chat.after for chat in chats)
+
+
+def refuse_late_chats(chats: Sequence[Chat]) -> None:
+    """Raises NotImplementedError for a chat that arrives after others, which a peer with fixed batches cannot take."""
+    if arriving_late(chats):
+        raise NotImplementedError("cannot add a chat to a running batch")
+
+
+def refuse_several_chats(chats: Sequence[Chat]) -> None:
+    """Raises NotImplementedError for several chats at once."""
+    if len(chats) > 1:
+        raise NotImplementedError("answers one chat at a time")
+
+
+def common_prefix(cached: Sequence[int], prompt: Sequence[int]) -> int:
+    """Returns how many tokens a prompt shares with those in the KV cache.
+
+    The prompt's last token never counts: computing it gives the first new one.
+    """
+    common = 0
+    while common < min(len(cached), len(prompt) - 1) and cached[common] == prompt[common]:
+        common += 1
+    return common

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
-from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late, installed_versions, serve
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, refuse_late_chats, serve
 
 
 class _Clock(StoppingCriteria):  # type: ignore[misc]
@@ -34,8 +34,7 @@ def load_reference(path: Path | str, dtype: torch.dtype, device: str = "cpu") ->
 
 @torch.inference_mode()
 def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[TimedReply]:
-    if arriving_late(chats):
-        raise NotImplementedError("cannot add a chat to a running batch")
+    refuse_late_chats(chats)
     width = max(len(chat.prompt) for chat in chats)
     longest = max(chat.new_tokens for chat in chats)
     ids = torch.tensor([[0] * (width - len(chat.prompt)) + list(chat.prompt) for chat in chats])

@@ -18,7 +18,7 @@ from benchmarks.model_files import bench_model
 from benchmarks.peers.catalogue import CATALOGUE
 from benchmarks.peers.deskmate import StepClock, answer
 from benchmarks.peers.process import PeerError, PeerProcess
-from benchmarks.peers.protocol import Chat, PeerConfig
+from benchmarks.peers.protocol import Chat, PeerConfig, common_prefix, refuse_late_chats, refuse_several_chats
 from benchmarks.report import Bandwidth
 from benchmarks.side_by_side import PeerBench
 from benchmarks.workloads import make_workloads
@@ -168,6 +168,26 @@ def test_a_model_is_converted_once_and_a_converter_that_fails_leaves_none(
         assert options in given
     monkeypatch.setenv(variable, str(tmp_path / "gone"))
     assert spec.model_file(guide, "int8") == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("cached", "prompt", "common"),
+    [([], [1, 2], 0), ([1, 2, 3], [1, 2, 4], 2), ([1, 2, 3], [1, 2, 3], 2), ([1], [1, 2, 3], 1), ([9], [1], 0)],
+)
+def test_a_prompt_is_computed_from_the_first_token_that_is_not_cached(
+    cached: list[int], prompt: list[int], common: int
+) -> None:
+    assert common_prefix(cached, prompt) == common
+
+
+def test_what_a_peer_cannot_run_is_refused() -> None:
+    one, late = Chat((1,), 1), Chat((2,), 1, after=3)
+    refuse_several_chats([one])
+    refuse_late_chats([one, one])
+    with pytest.raises(NotImplementedError, match="one chat at a time"):
+        refuse_several_chats([one, one])
+    with pytest.raises(NotImplementedError, match="running batch"):
+        refuse_late_chats([one, late])
 
 
 async def test_the_engine_s_steps_are_timed(tmp_path: Path) -> None:
