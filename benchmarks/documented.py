@@ -13,32 +13,30 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from benchmarks.markdown_table import Cell, TableRow, format_number
-from benchmarks.workloads import Metric
+from benchmarks.model_files import FILE
+from benchmarks.peers.catalogue import CATALOGUE
+from benchmarks.workloads import DEEP, Metric
 
 RESULTS = Path(__file__).parent / "results"
-OURS = "deskmate"
-PEERS = {
-    "transformers": "transformers",
-    "batching": "transformers",
-    "llama.cpp": "llama.cpp",
-    "llama-server": "llama-server",
-    "vllm": "vLLM",
-    "vllm-eager": "vLLM, eager",
-}
+OURS = CATALOGUE[0].name
+PEERS = {entry.name: entry.title for entry in CATALOGUE if entry.name != OURS}
 """Engine in the result files -> its short name on the page."""
 
 
 @dataclass(frozen=True)
-class Machine:
-    title: str
+class MachineRuns:
+    """The runs on one kind of processor."""
+
+    title: str  #: as :func:`kind` calls it
     files: tuple[str, ...]  #: the first file with Deskmate's and a peer's figures of a work has that work's row
 
 
 MACHINES = (
-    Machine(
+    MachineRuns(
         "Xeon with AMX",
         (
             "2026-11-27-bench-amx-bursts",
@@ -47,20 +45,26 @@ MACHINES = (
             "2026-11-26-bench-amx-int4",
         ),
     ),
-    Machine(
+    MachineRuns(
         "EPYC with AVX-512",
         (
+            "2026-11-29-bench-epyc-bf16",
+            "2026-11-29-bench-epyc-int",
             "2026-11-27-bench-epyc-bf16",
-            "2026-11-27-bench-epyc-int",
-            "2026-11-27-bench-epyc-before",
         ),
     ),
 )
-PRODUCT = {"SQLite": "2026-11-28-product-sqlite", "PostgreSQL": "2026-11-28-product-postgresql"}
+PRODUCT = (
+    {"SQLite": "2026-11-29-product-sqlite", "PostgreSQL": "2026-11-29-product-postgresql"},
+    {"SQLite": "2026-11-28-product-sqlite", "PostgreSQL": "2026-11-28-product-postgresql"},
+)
+"""Runs of the whole product on both databases; the first one, the newest, has the picture."""
 DESK = {"SQLite": "2026-11-27-desk", "PostgreSQL": "2026-11-27-desk-postgresql"}
 SEARCH = "2026-11-26-knowledge-search"
+RECALL = "2026-11-27-knowledge-recall"
 HISTORY = "2026-11-21-history"
 
+PRODUCT_WAITS = ("first_text", "delivery")
 RATE, DELAY = "tokens per second", "first token, ms"
 
 
@@ -91,7 +95,9 @@ WORKS = (
     Work(RATE, "one chat", "1 chat", "decode"),
     Work(RATE, "one chat, 8 bits", "1 chat", "decode", number_format="int8"),
     Work(RATE, "one chat, 4 bits", "1 chat", "decode", number_format="int4"),
-    Work(RATE, "one chat after 3,900 tokens", "context of 3,900", "decode"),
+    Work(RATE, "one chat after 3,900 tokens", DEEP, "decode"),
+    Work(RATE, "one chat after 3,900, 8 bits", DEEP, "decode", number_format="int8"),
+    Work(RATE, "one chat after 3,900, 4 bits", DEEP, "decode", number_format="int4"),
     Work(RATE, "8 chats at once", "8 chats", "throughput"),
     Work(RATE, "8 chats at once, 8 bits", "8 chats", "throughput", number_format="int8"),
     Work(RATE, "8 chats at once, 4 bits", "8 chats", "throughput", number_format="int4"),
@@ -104,34 +110,46 @@ WORKS = (
     Work(DELAY, "prompt of 1,024", "prompt of 1,024", "ttft"),
     Work(DELAY, "prompt of 1,024, 8 bits", "prompt of 1,024", "ttft", number_format="int8"),
     Work(DELAY, "prompt of 1,024, 4 bits", "prompt of 1,024", "ttft", number_format="int4"),
-    Work(DELAY, "prompt of 3,900", "context of 3,900", "ttft"),
+    Work(DELAY, "prompt of 3,900", DEEP, "ttft"),
+    Work(DELAY, "prompt of 3,900, 8 bits", DEEP, "ttft", number_format="int8"),
+    Work(DELAY, "prompt of 3,900, 4 bits", DEEP, "ttft", number_format="int4"),
     Work(DELAY, "second turn after 2,000", "second turn after 2,000", "ttft"),
     Work(DELAY, "prompt of 4,000 beside 4 chats", "a prompt of 4,000 comes", "ttft"),
 )
 """Rows of the comparison, model M; those that no machine has are left out."""
 
 
-_FILE = "file"
-"""Number format of a GGUF file in the result files."""
+def _decode(model: str, number_format: str = "bf16") -> Work:
+    return Work(RATE, "one chat", "1 chat", "decode", model, number_format)
+
+
+def _first_token(model: str) -> Work:
+    return Work(DELAY, "first token, ms", "1 chat", "ttft", model)
+
+
+_SMOLLM2_TOGETHER = Work(RATE, "32 chats", "32 chats", "throughput", "SmolLM2-135M-Q4_1", FILE)
 
 SMALL = (
-    (
-        "SmolLM2 135M, Q4_1",
-        "2026-11-25-bench-smollm2",
-        Work(RATE, "one chat", "1 chat", "decode", "SmolLM2-135M-Q4_1", _FILE),
-    ),
-    (
-        "the same",
-        "2026-11-25-bench-smollm2",
-        Work(RATE, "32 chats", "32 chats", "throughput", "SmolLM2-135M-Q4_1", _FILE),
-    ),
-    ("M, Q4_K_M", "2026-11-25-bench-gguf-M-G", Work(RATE, "one chat", "1 chat", "decode", "M-Q4_K_M", _FILE)),
-    ("M, Q8_0", "2026-11-25-bench-gguf-M-G", Work(RATE, "one chat", "1 chat", "decode", "M-Q8_0", _FILE)),
-    ("the guide, 4 M", "2026-11-25-bench-guide", Work(RATE, "one chat", "1 chat", "decode", "guide")),
-    ("the guide, 4 M", "2026-11-22-bench-amx-small", Work(RATE, "one chat", "1 chat", "decode", "guide")),
-    ("S, 32 M", "2026-11-22-bench-amx-small", Work(RATE, "one chat", "1 chat", "decode", "S")),
+    ("SmolLM2 135M, Q4_1", "2026-11-25-bench-smollm2", _decode("SmolLM2-135M-Q4_1", FILE)),
+    ("SmolLM2 135M, Q4_1", "2026-11-25-bench-smollm2", _SMOLLM2_TOGETHER),
+    ("M, Q4_K_M", "2026-11-25-bench-gguf-M-G", _decode("M-Q4_K_M", FILE)),
+    ("M, Q8_0", "2026-11-25-bench-gguf-M-G", _decode("M-Q8_0", FILE)),
+    ("G, 268 M", "2026-11-25-bench-gguf-M-G", _decode("G")),
+    ("G, 268 M", "2026-11-25-bench-G", _decode("G")),
+    ("S, 32 M", "2026-11-22-bench-amx-small", _decode("S")),
+    ("S, 32 M", "2026-11-22-bench-small", _decode("S")),
+    ("S, 32 M", "2026-11-22-bench-small", _first_token("S")),
+    ("the guide, 4 M", "2026-11-29-bench-epyc-guide", _decode("guide")),
+    ("the guide, 4 M", "2026-11-29-bench-epyc-guide", _first_token("guide")),
+    ("the guide, 4 M", "2026-11-22-bench-amx-small", _decode("guide")),
+    ("the guide, 4 M", "2026-11-22-bench-small", _decode("guide")),
+    ("the guide, 4 M", "2026-11-22-bench-small", _first_token("guide")),
 )
 """Rows of other models and files: name, result file, work."""
+
+
+Range = tuple[float, float]
+"""Smallest and largest figure of the repetitions that count."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +161,18 @@ class Comparison:
     peer_name: str
     ratio: float  #: how many times better Deskmate is; below 1 the peer is
     file: str
+    own_range: Range
+    peer_range: Range
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a repetition of the slower one was as fast as one of the faster one."""
+        return self.own_range[0] <= self.peer_range[1] and self.peer_range[0] <= self.own_range[1]
+
+    @property
+    def spread(self) -> float:
+        """By how much the largest figure exceeds the smallest: 0.1 is 10 %. Of the engine that differs more."""
+        return max(largest / smallest - 1 for smallest, largest in (self.own_range, self.peer_range))
 
 
 @cache
@@ -151,30 +181,37 @@ def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def compare(machine: Machine, work: Work) -> Comparison | None:
-    """Returns Deskmate and the best peer of the same run, or None if no file has both.
+def compare(files: Iterable[str], work: Work) -> Comparison | None:
+    """Returns Deskmate and the best peer of the first of these runs that has both, or None.
 
     Figures of which other programs disturbed every repetition do not count.
     """
-    for file in machine.files:
-        cells = {
-            row["engine"]: Cell(row["figures"].get(work.figure))
+    for file in files:
+        rows = {
+            row["engine"]: row
             for row in result(file)["rows"]
             if (row["model"], row["work"], row["format"]) == (work.model, work.name, work.number_format)
             and not row["disturbed"]
         }
+        cells = {engine: Cell(row["figures"].get(work.figure)) for engine, row in rows.items()}
         ratio = TableRow(work.name, work.metric, cells).ratio(OURS)
         if ratio is not None:
             own, peer = cells[OURS].value, cells[ratio[1]].value
             assert own is not None  # there is no ratio without them
             assert peer is not None
-            return Comparison(own, peer, PEERS[ratio[1]], ratio[0], file)
+            ranges = [_range(rows[engine], work.figure) for engine in (OURS, ratio[1])]
+            return Comparison(own, peer, PEERS[ratio[1]], ratio[0], file, *ranges)
     return None
+
+
+def _range(row: Mapping[str, Any], figure: str) -> Range:
+    found = [one[figure] for one in row["repetitions"] if one["counts"]]
+    return min(found), max(found)
 
 
 def comparisons() -> list[tuple[Work, list[Comparison | None]]]:
     """Returns each work with its figures on each of ``MACHINES``, without works that none has."""
-    found = [(work, [compare(machine, work) for machine in MACHINES]) for work in WORKS]
+    found = [(work, [compare(machine.files, work) for machine in MACHINES]) for work in WORKS]
     return [(work, cells) for work, cells in found if any(cells)]
 
 
@@ -193,19 +230,29 @@ def days(files: Sequence[str]) -> str:
     return " and ".join([*([", ".join(names)] if names else []), f"{last.day} {last:%B %Y}"])
 
 
+def kind(run: Mapping[str, Any]) -> str:
+    """Returns the kind of processor of a run, such as ``Xeon with AMX``."""
+    maker = "Xeon" if "Xeon" in run["machine"]["cpu"] else "EPYC"
+    extensions = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+    return f"{maker} with {next(extensions[name] for name in extensions if name in run['machine']['cpu_extensions'])}"
+
+
 def processor(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the kind of processor of runs on one kind, such as ``a Xeon with AMX``."""
-    (kind,) = {
-        ("a Xeon" if "Xeon" in run["machine"]["cpu"] else "an EPYC", "amx_bf16" in run["machine"]["cpu_extensions"])
-        for run in runs
-    }
-    return f"{kind[0]} {'with' if kind[1] else 'without'} AMX"
+    """Returns the kind of processor of runs on one kind, such as ``an EPYC with AVX-512``."""
+    (name,) = {kind(run) for run in runs}
+    return f"{'an' if name.startswith('E') else 'a'} {name}"
 
 
-def files_in_use(machine: Machine) -> list[str]:
+def files_in_use(machine: MachineRuns) -> list[str]:
     """Returns the machine's files that have a row of the comparison, in the order of ``MACHINES``."""
-    used = {found.file for work in WORKS if (found := compare(machine, work)) is not None}
+    used = {found.file for work in WORKS if (found := compare(machine.files, work)) is not None}
     return [file for file in machine.files if file in used]
+
+
+def run_letters() -> dict[str, str]:
+    """Returns file -> the letter that names it in the table of figures."""
+    files = [file for machine in MACHINES for file in files_in_use(machine)]
+    return dict(zip(files, ascii_lowercase, strict=False))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
@@ -215,24 +262,30 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns:
 
 
 def engine_table() -> str:
-    """Returns Deskmate, the best peer and the ratio for each work and machine."""
-    columns = [name for machine in MACHINES for name in (machine.title, "best peer", "ratio")]
+    """Returns Deskmate, the best peer, the ratio and the run's letter for each work and machine."""
+    letters = run_letters()
+    columns = [name for machine in MACHINES for name in (machine.title, "best peer", "ratio", "run")]
     rows = []
     for work, cells in comparisons():
         row = [work.title if work.group == RATE else f"first token, {work.title}"]
         for cell in cells:
             if cell is None:
-                row += ["–", "–", "–"]
+                row += ["–"] * 4
             else:
                 peer = f"{cell.peer_name} {format_number(cell.peer)}"
-                row += [format_number(cell.own), peer, format_ratio(cell.ratio)]
+                row += [format_number(cell.own), peer, format_ratio(cell), letters[cell.file]]
         rows.append(row)
     return table(["Tokens per second; first token in ms", *columns], rows)
 
 
-def format_ratio(ratio: float) -> str:
-    """Formats a ratio; in bold if Deskmate is not ahead."""
-    return f"{ratio:.2f}" if is_ahead(ratio) else f"**{ratio:.2f}**"
+def format_ratio(found: Comparison) -> str:
+    """Formats a ratio: in bold if Deskmate is not ahead, with ``≈`` if repetitions of both overlap."""
+    text = shown_ratio(found)
+    return text if is_ahead(found.ratio) else f"**{text}**"
+
+
+def shown_ratio(found: Comparison) -> str:
+    return f"{'≈' if found.overlaps else ''}{found.ratio:.2f}"
 
 
 def is_ahead(ratio: float) -> bool:
@@ -241,8 +294,9 @@ def is_ahead(ratio: float) -> bool:
 
 
 def runs_table() -> str:
-    """Returns the runs of the comparison: when, how many repetitions, how many of them were dropped."""
+    """Returns the runs of the comparison: the peers, how many repetitions, how many of them were dropped."""
     rows = []
+    letters = run_letters()
     for machine in MACHINES:
         for file in files_in_use(machine):
             run = result(file)
@@ -251,30 +305,55 @@ def runs_table() -> str:
             engines = sorted({PEERS[row["engine"]] for row in counted if row["engine"] != OURS})
             rows.append(
                 [
+                    letters[file],
                     f"`{file}`",
                     machine.title,
                     ", ".join(engines),
                     str(run["machine"]["repeats"]),
                     f"{sum(row['dropped'] for row in counted)} of {repetitions}",
-                    *[format_number(one) for one in run["read_bandwidth_gb_s"].values()][-1:],
                 ]
             )
-    header = ["File", "Machine", "Peers", "Repetitions", "Dropped in all", "Memory bandwidth, GB/s"]
-    return table(header, rows, text_columns=3)
+    return table(["Run", "File", "Machine", "Peers", "Repetitions", "Dropped in all"], rows, text_columns=4)
 
 
 def small_table() -> str:
-    """Returns tokens per second of small models and of GGUF files beside the best peer."""
+    """Returns figures of small models and of GGUF files beside the best peer."""
     rows = []
     for name, file, work in SMALL:
-        machine = Machine("Xeon with AMX" if "amx" in file else "EPYC", (file,))
-        found = compare(machine, work)
+        found = compare((file,), work)
         if found is None:
             raise ValueError(f"{file}.json has no figures of Deskmate and a peer for {work.title} with {work.model}")
         peer = f"{found.peer_name} {format_number(found.peer)}"
-        own, ratio = format_number(found.own), format_ratio(found.ratio)
-        rows.append([name, work.title, f"`{file}`", machine.title, own, peer, ratio])
+        machine = kind(result(file))
+        rows.append([name, work.title, f"`{file}`", machine, format_number(found.own), peer, format_ratio(found)])
     return table(["Model", "Work", "File", "Machine", "Deskmate", "best peer", "ratio"], rows, text_columns=4)
+
+
+def product_table() -> str:
+    """Returns what the whole product does on each machine and database; milliseconds as p50 / p95."""
+    rows = []
+    for files in PRODUCT:
+        for database, file in files.items():
+            run = result(file)
+            alone, whole = run["medians"]["the engine alone"], run["medians"]["the whole product"]
+            waits = [f"{whole[f'{name}_p50_ms']:.0f} / {whole[f'{name}_p95_ms']:.0f}" for name in PRODUCT_WAITS]
+            rates = [f"{one['tokens_per_s']:,.0f}" for one in (alone, whole)]
+            share = f"{100 * run['share_of_engine']:.1f} %"
+            cores = f"{whole['cores']:.2f} + {whole['database_cores']:.2f}"
+            rows.append([f"{kind(run)}, {day(file)}", database, *rates, share, *waits, cores])
+    header = ["Machine, day", "Database", "engine alone", "whole product", "share", "first text", "token sent", "cores"]
+    return table(header, rows, text_columns=2)
+
+
+def recall_table() -> str:
+    """Returns the share of the questions about the docs that the first three passages of a search answer."""
+    run = result(RECALL)
+    rows = []
+    for title, half in (("the 77 held out", "held-out"), ("the 78 by which it was tuned", "tuning")):
+        meaning = run[half]["all-MiniLM-L6-v2"]
+        scores = (run[half]["text"], meaning["dense"], meaning["fused"])
+        rows.append([title, *(f"{100 * one['recall_at_3']:.1f} %" for one in scores)])
+    return table(["Questions", "by words", "by meaning, all-MiniLM-L6-v2", "by both"], rows)
 
 
 def desk_table() -> str:
@@ -324,7 +403,9 @@ TABLES = {
     "engine": engine_table,
     "runs": runs_table,
     "small models": small_table,
+    "product": product_table,
     "history": history_table,
+    "recall": recall_table,
     "desk": desk_table,
 }
 """The tables of docs/benchmarks.md by name."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import documented, pictures
-from benchmarks.documented import DELAY, RATE, Machine, Work, compare, engine_table, is_ahead
+from benchmarks.documented import DELAY, RATE, MachineRuns, Work, compare, engine_table, format_ratio, is_ahead
 from benchmarks.pictures import PICTURES, main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +41,11 @@ def test_nothing_lies_outside_of_the_picture(name: str) -> None:
 
 
 def write(folder: Path, name: str, *rows: dict[str, Any]) -> None:
-    whole = [{"model": "M", "format": "bf16", "work": "1 chat", "disturbed": False, **row} for row in rows]
+    whole = []
+    for row in rows:
+        once = [{"counts": True, **row["figures"]}]
+        about = {"model": "M", "format": "bf16", "work": "1 chat", "disturbed": False, "repetitions": once}
+        whole.append(about | row)
     result = {"machine": {"date": "2026-01-31T12:00:00+00:00"}, "rows": whole}
     (folder / f"{name}.json").write_text(json.dumps(result))
 
@@ -65,8 +69,8 @@ def test_the_first_file_with_a_peer_counts_and_the_best_peer_is_taken(folder: Pa
     slow, fast = {"decode": 10.0, "ttft": 60.0}, {"decode": 20.0, "ttft": 240.0}
     write(folder, "both", own, {"engine": "vllm", "figures": slow}, {"engine": "llama.cpp", "figures": fast})
     write(folder, "later", own, {"engine": "vllm", "figures": {"decode": 90.0, "ttft": 1.0}})
-    machine = Machine("a machine", ("alone", "both", "later"))
-    decode, first_token = compare(machine, DECODE), compare(machine, FIRST_TOKEN)
+    files = ("alone", "both", "later")
+    decode, first_token = compare(files, DECODE), compare(files, FIRST_TOKEN)
     assert decode is not None
     assert (decode.peer_name, decode.peer, decode.ratio, decode.file) == ("llama.cpp", 20.0, 1.5, "both")
     assert first_token is not None
@@ -76,14 +80,14 @@ def test_the_first_file_with_a_peer_counts_and_the_best_peer_is_taken(folder: Pa
 def test_a_figure_that_was_disturbed_throughout_does_not_count(folder: Path) -> None:
     own = {"engine": "deskmate", "figures": {"decode": 30.0}}
     write(folder, "disturbed", own, {"engine": "vllm", "figures": {"decode": 10.0}, "disturbed": True})
-    assert compare(Machine("a machine", ("disturbed",)), DECODE) is None
+    assert compare(("disturbed",), DECODE) is None
 
 
 def test_who_is_not_ahead_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"engine": "deskmate", "figures": {"decode": 30.0, "ttft": 100.0}}
     write(folder, "run", own, {"engine": "vllm", "figures": {"decode": 20.0, "ttft": 50.0}})
     write(folder, "other", own, {"engine": "vllm", "figures": {"ttft": 50.0}})
-    machines = (Machine("one", ("run",)), Machine("the other", ("other",)))
+    machines = (MachineRuns("one", ("run",)), MachineRuns("the other", ("other",)))
     for module in (documented, pictures):
         monkeypatch.setattr(module, "MACHINES", machines)
     monkeypatch.setattr(documented, "WORKS", (DECODE, FIRST_TOKEN))
@@ -91,9 +95,52 @@ def test_who_is_not_ahead_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert re.findall(r'<rect [^>]*rx="2" class="(\w+)"', picture) == ["good", "bad", "bad"]
     assert "not measured" in picture
     assert engine_table().splitlines()[2:] == [
-        "| one chat | 30.0 | vLLM 20.0 | 1.50 | – | – | – |",
-        "| first token, a prompt | 100 | vLLM 50.0 | **0.50** | 100 | vLLM 50.0 | **0.50** |",
+        "| one chat | 30.0 | vLLM 20.0 | 1.50 | a | – | – | – | – |",
+        "| first token, a prompt | 100 | vLLM 50.0 | **0.50** | a | 100 | vLLM 50.0 | **0.50** | b |",
     ]
+    assert "Tokens per second, one chat: 1.50 on one; " in picture
+    assert "first token, a prompt: 0.50 on one, 0.50 on the other.</desc>" in picture
+
+
+@pytest.mark.parametrize(("fastest_of_the_peer", "shown"), [(24.0, "1.50"), (31.0, "≈1.50")])
+def test_a_lead_is_uncertain_where_repetitions_overlap(folder: Path, fastest_of_the_peer: float, shown: str) -> None:
+    own = [{"counts": True, "decode": rate} for rate in (28.0, 32.0)] + [{"counts": False, "decode": 1.0}]
+    peer = [{"counts": True, "decode": rate} for rate in (16.0, fastest_of_the_peer)]
+    medians = {"deskmate": 30.0, "vllm": 20.0}
+    rows = zip(medians.items(), (own, peer), strict=True)
+    named = [{"engine": name, "figures": {"decode": rate}, "repetitions": all_} for (name, rate), all_ in rows]
+    write(folder, "run", *named)
+    found = compare(("run",), DECODE)
+    assert found is not None
+    assert format_ratio(found) == shown
+
+
+def luminance(color: str) -> float:
+    """The relative luminance as WCAG 2 defines it."""
+    shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+    return sum(part * one for part, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(first: str, second: str) -> float:
+    dark, light = sorted(map(luminance, (first, second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_and_bars_stand_out_from_the_page(theme: str) -> None:
+    light, dark = pictures.STYLE.split("@media")
+    styles = light if theme == "light" else dark
+
+    def color(style: str, attribute: str = "fill") -> str:
+        (found,) = re.findall(rf"^{re.escape(style)} {{[^}}]*\b{attribute}: (#\w{{6}})", styles, re.MULTILINE)
+        return str(found)
+
+    page = color(".page")
+    assert all(contrast(color(text), page) >= 4.5 for text in ("text", ".soft", ".bad"))
+    assert contrast(color(".good"), page) >= 3
+    assert contrast(color(".pale", "stroke"), page) >= 3
+    assert color(".over", "stroke") == page
 
 
 def test_a_ratio_that_rounds_to_one_is_not_ahead() -> None:
