@@ -107,7 +107,7 @@ class Articles:
         title, body = _checked(title, body)
 
         def work(session: Session) -> ArticleView:
-            row = _owned(session, user_id, article_id)
+            row = _owned(session, user_id, article_id, lock=True)  # or it may be gone when it is written
             row.title, row.body, row.updated_at = title, body, datetime.now(UTC)
             session.flush()
             return _view(session.execute(_articles(user_id).where(Article.id == article_id)).one())
@@ -158,12 +158,14 @@ def _checked(title: str, body: str) -> tuple[str, str]:
     return title, body
 
 
-def _owned(session: Session, user_id: str, article_id: str) -> Article:
+def _owned(session: Session, user_id: str, article_id: str, *, lock: bool = False) -> Article:
     query = (
         select(Article)
         .join(Collection, Collection.id == Article.collection_id)
         .where(Article.id == article_id, may_edit(user_id))
     )
+    if lock:
+        query = query.with_for_update(of=Article)
     found = session.scalars(query).one_or_none() if is_id(article_id) else None
     if found is None:
         raise NotFound(NO_ARTICLE)

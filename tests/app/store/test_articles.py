@@ -81,7 +81,7 @@ async def test_publishing_replaces_no_document_and_loses_no_article(services: Se
         *(publishing.publish(ME, made.id, "Returning", "Send it.") for _ in range(3)), return_exceptions=True
     )
     assert any(not isinstance(one, BaseException) for one in done)
-    assert all(isinstance(one, NotFound) for one in done if isinstance(one, BaseException))
+    assert all(isinstance(one, NotFound) for one in done if isinstance(one, BaseException)), done
     assert sorted(one.name for one in (await documents.page(ME)).items) == ["Returning.md", "Returns.md"]
 
 
