@@ -91,28 +91,20 @@ class Work:
         return Metric(self.figure, self.title, self.group, higher_is_better=self.group == RATE)
 
 
+def _in_each_format(group: str, title: str, name: str, figure: str, unit: str = "") -> tuple[Work, ...]:
+    """Returns a work's rows. ``unit`` ends the title of the first, of bfloat16; the others end with their format."""
+    endings = (("bf16", unit), ("int8", ", 8 bits"), ("int4", ", 4 bits"))
+    return tuple(Work(group, title + ending, name, figure, number_format=format_) for format_, ending in endings)
+
+
 WORKS = (
-    Work(RATE, "one chat", "1 chat", "decode"),
-    Work(RATE, "one chat, 8 bits", "1 chat", "decode", number_format="int8"),
-    Work(RATE, "one chat, 4 bits", "1 chat", "decode", number_format="int4"),
-    Work(RATE, "one chat after 3,900 tokens", DEEP, "decode"),
-    Work(RATE, "one chat after 3,900, 8 bits", DEEP, "decode", number_format="int8"),
-    Work(RATE, "one chat after 3,900, 4 bits", DEEP, "decode", number_format="int4"),
-    Work(RATE, "8 chats at once", "8 chats", "throughput"),
-    Work(RATE, "8 chats at once, 8 bits", "8 chats", "throughput", number_format="int8"),
-    Work(RATE, "8 chats at once, 4 bits", "8 chats", "throughput", number_format="int4"),
-    Work(RATE, "32 chats at once", "32 chats", "throughput"),
-    Work(RATE, "32 chats at once, 8 bits", "32 chats", "throughput", number_format="int8"),
-    Work(RATE, "32 chats at once, 4 bits", "32 chats", "throughput", number_format="int4"),
-    Work(DELAY, "prompt of 128 tokens", "1 chat", "ttft"),
-    Work(DELAY, "prompt of 128, 8 bits", "1 chat", "ttft", number_format="int8"),
-    Work(DELAY, "prompt of 128, 4 bits", "1 chat", "ttft", number_format="int4"),
-    Work(DELAY, "prompt of 1,024", "prompt of 1,024", "ttft"),
-    Work(DELAY, "prompt of 1,024, 8 bits", "prompt of 1,024", "ttft", number_format="int8"),
-    Work(DELAY, "prompt of 1,024, 4 bits", "prompt of 1,024", "ttft", number_format="int4"),
-    Work(DELAY, "prompt of 3,900", DEEP, "ttft"),
-    Work(DELAY, "prompt of 3,900, 8 bits", DEEP, "ttft", number_format="int8"),
-    Work(DELAY, "prompt of 3,900, 4 bits", DEEP, "ttft", number_format="int4"),
+    *_in_each_format(RATE, "one chat", "1 chat", "decode"),
+    *_in_each_format(RATE, "one chat after 3,900", DEEP, "decode", unit=" tokens"),
+    *_in_each_format(RATE, "8 chats at once", "8 chats", "throughput"),
+    *_in_each_format(RATE, "32 chats at once", "32 chats", "throughput"),
+    *_in_each_format(DELAY, "prompt of 128", "1 chat", "ttft", unit=" tokens"),
+    *_in_each_format(DELAY, "prompt of 1,024", "prompt of 1,024", "ttft"),
+    *_in_each_format(DELAY, "prompt of 3,900", DEEP, "ttft"),
     Work(DELAY, "second turn after 2,000", "second turn after 2,000", "ttft"),
     Work(DELAY, "prompt of 4,000 beside 4 chats", "a prompt of 4,000 comes", "ttft"),
 )

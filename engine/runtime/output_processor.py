@@ -253,17 +253,12 @@ class OutputProcessor:
         piece = submission.detokenizer.push(text_tokens) if text_tokens else DetokenizedText()
         _add_piece(delta, piece)
         is_last = pending.has_last
-        if piece.stop is not None:
+        if piece.stop is not None or (not is_last and submission.sampling.is_complete):
             self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
             request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
             is_last = True
-        elif is_last:
-            _add_piece(delta, submission.detokenizer.finish())
-        elif submission.sampling.is_complete:
-            self._scheduler.finish(request.id, FinishReason.STOP)
-            request.finish_reason = FinishReason.STOP
-            _add_piece(delta, submission.detokenizer.finish())
-            is_last = True
+        if is_last:
+            _add_piece(delta, submission.detokenizer.finish())  # empty after a stop string
         delta.token_ids += tuple(pending.token_ids)
         delta.num_unfinished = len(self._streams[submission.stream_id])
         if is_last:

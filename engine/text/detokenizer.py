@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -216,18 +216,15 @@ class Detokenizer:
 
     def push(self, token_ids: Sequence[int]) -> DetokenizedText:
         """Adds tokens. After a stop string everything is ignored."""
-        if not self.may_stop and self._special_tokens.keys().isdisjoint(token_ids):
-            parts = self._split(self._detokenizer.push(token_ids))
-            shown = self._shown(parts.text, is_end=False)
-            return DetokenizedText(
-                shown.text, None, parts.reasoning + shown.reasoning, parts.tool_calls + shown.tool_calls
-            )
+        texts: Iterable[str]
+        if self.may_stop or not self._special_tokens.keys().isdisjoint(token_ids):
+            texts = (self._add(token) for token in token_ids if self._checker.matched is None)
+        else:
+            texts = [self._detokenizer.push(token_ids)]  # decoded once
         certain, reasoning = "", ""
         calls: tuple[ToolCallDelta, ...] = ()
-        for token in token_ids:
-            if self._checker.matched is not None:
-                break
-            parts = self._split(self._add(token))
+        for text in texts:
+            parts = self._split(text)
             reasoning += parts.reasoning
             calls += parts.tool_calls
             if self._min_tokens_left > 0:
