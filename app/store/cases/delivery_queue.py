@@ -74,9 +74,9 @@ class DeliveryQueue:
                 .limit(limit)
                 .with_for_update(of=WebhookDelivery, skip_locked=True)
             ).all()
-            lost = [id for id, claims in found if claims >= MAX_LOST_CLAIMS]
-            given_up = {"status": DeliveryStatus.FAILED, "next_attempt_at": None, "error": _TOO_MANY_LOST}
-            change_rows(session, update(WebhookDelivery).where(WebhookDelivery.id.in_(lost)).values(given_up))
+            if lost := [id for id, claims in found if claims >= MAX_LOST_CLAIMS]:
+                given_up = {"status": DeliveryStatus.FAILED, "next_attempt_at": None, "error": _TOO_MANY_LOST}
+                change_rows(session, update(WebhookDelivery).where(WebhookDelivery.id.in_(lost)).values(given_up))
             suspects = [id for id, claims in found if SUSPECT_AFTER_LOST_CLAIMS <= claims < MAX_LOST_CLAIMS]
             ids = suspects[:1] or [id for id, claims in found if claims < MAX_LOST_CLAIMS]
             session.execute(
