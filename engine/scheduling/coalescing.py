@@ -8,7 +8,7 @@ from __future__ import annotations
 
 HOLD_SECONDS_PER_READER = 0.0006
 """Hold time allowed for each reader in flight, in seconds: several times the cost of forwarding one delta."""
-MAX_HOLD_SECONDS = 0.025
+MAX_HOLD_SECONDS = 0.03
 """Upper bound on the hold time, in seconds: too short for a user to notice."""
 
 

@@ -3,7 +3,7 @@
 Avoids reacquiring the GIL between decode steps. Where other threads compete for it, such as those that serve pages,
 the engine would wait for the GIL longer than it computes. The output batcher holds a reply's text for a moment anyway
 (:mod:`engine.runtime.output_batcher`), and only steps that end within that time are added. So a single reader gets
-each token by itself, and sixty readers get two or three at a time.
+each token by itself, and sixty readers get up to five at a time.
 
 C++ adds bias and penalties, and keeps the logits of replies with log-probabilities, which are scored after the call.
 Replies with a grammar or bans are sampled in Python between the steps, while their neighbours go on in C++.
@@ -34,7 +34,7 @@ from engine.scheduling.step_plan import Chunk, StepPlan
 
 log = logging.getLogger(__name__)
 
-MAX_STEPS = 4
+MAX_STEPS = 5
 """Steps per call. A request that arrives meanwhile waits for the last of them."""
 MAX_SCORED_BYTES = 1 << 26
 """Most memory for the logits of replies with log-probabilities; a call that would need more computes one step."""
