@@ -17,7 +17,15 @@ from app.errors import StorageUnavailable
 from app.store.db import driver
 from app.store.db.connection_checks import ping_after_pauses
 from app.store.db.group_commit import GroupCommit
-from app.store.db.transaction import CORE_MODE, ORM_MODE, TransactionMode, Work, run_read, run_transaction
+from app.store.db.transaction import (
+    CORE_MODE,
+    ORM_MODE,
+    STATEMENT_MODE,
+    TransactionMode,
+    Work,
+    run_read,
+    run_transaction,
+)
 
 Result = TypeVar("Result")
 
@@ -67,10 +75,10 @@ class Database:
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
             _limit_waits(self._writer)
+            _begin_explicitly(self._writer)
             self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database", WAITING_NICENESS)
-        self._row_reader: Engine = self._reader
-        if self._commits is None:
-            self._row_reader = self._reader.execution_options(isolation_level="AUTOCOMMIT")
+        self.is_postgres = self._commits is None  #: otherwise it is SQLite
+        self._statement_mode = STATEMENT_MODE if self.is_postgres else CORE_MODE
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
         """Runs ``work`` in a read-only transaction, retried once if its connection is lost.
@@ -87,7 +95,7 @@ class Database:
         On PostgreSQL each statement is a transaction of its own, which saves two round trips. In one transaction, too,
         each would see its own snapshot there: the isolation level is read committed.
         """
-        result: Result = await self._read(self._row_reader, CORE_MODE, work)
+        result: Result = await self._read(self._reader, self._statement_mode, work)
         return result
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
@@ -102,6 +110,14 @@ class Database:
     async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
         """As :meth:`write`, on a plain connection without the ORM."""
         result: Result = await self._write(CORE_MODE, work)
+        return result
+
+    async def write_statement(self, work: Callable[[Connection], Result]) -> Result:
+        """As :meth:`write_rows`, for ``work`` that changes rows with one statement only.
+
+        On PostgreSQL that statement is its own transaction, which saves two round trips.
+        """
+        result: Result = await self._write(self._statement_mode, work)
         return result
 
     async def ping(self) -> None:
@@ -227,6 +243,18 @@ def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> En
     )
     ping_after_pauses(engine)
     return engine
+
+
+def _begin_explicitly(engine: Engine) -> None:
+    """Lets a statement outside of a transaction be one of its own; ``engine.begin()`` sends ``BEGIN`` itself."""
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        connection.autocommit = True
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        driver.run(connection, "BEGIN")
 
 
 def _limit_waits(engine: Engine) -> None:

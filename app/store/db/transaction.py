@@ -96,6 +96,11 @@ def _on_connection(engine: Engine, work: Work) -> Any:
         return work(connection)
 
 
+def _on_idle_connection(engine: Engine, work: Work) -> Any:
+    with engine.connect() as connection:
+        return work(connection)
+
+
 def _behind_savepoint(connection: Connection, work: Work) -> Any:
     driver.run(connection, "SAVEPOINT one")
     try:
@@ -113,3 +118,5 @@ def _behind_savepoint(connection: Connection, work: Work) -> Any:
 ORM_MODE = TransactionMode(_in_session, _in_nested_session)
 #: For work with prepared statements only; passes a :class:`~sqlalchemy.Connection`. Takes half the time.
 CORE_MODE = TransactionMode(_on_connection, _behind_savepoint)
+#: For work with prepared statements only, each of which is a transaction of its own. PostgreSQL only.
+STATEMENT_MODE = TransactionMode(_on_idle_connection, _behind_savepoint)

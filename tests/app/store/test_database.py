@@ -434,13 +434,14 @@ async def test_after_a_restart_of_the_server_all_reads_succeed_and_one_write_fai
         together = threading.Barrier(8)  # as many connections, each used once
 
         def name(session: Session) -> str:
-            session.connection()
+            found = session.get_one(Account, LOCAL_USER_ID).name
             together.wait(timeout=30)
-            return session.get_one(Account, LOCAL_USER_ID).name
+            return found
 
         def row(connection: Connection) -> tuple[Any, ...] | None:
+            found = BY_KEY.row(connection, KEY)
             together.wait(timeout=30)
-            return BY_KEY.row(connection, KEY)
+            return found
 
         async def read_all() -> None:
             of_objects = [database.read(name) for _ in range(4)]
@@ -450,7 +451,8 @@ async def test_after_a_restart_of_the_server_all_reads_succeed_and_one_write_fai
         server.crash()
         server.start()
         await read_all()
-        assert caplog.text.count("is retried") == 8
+        retried = caplog.text.count("is retried")
+        assert 1 <= retried <= 8  # those that take a connection after another was found lost ping it first
         # One that was opened again before another was found lost is pinged once more: here, so that no write does it.
         await read_all()
         writes: list[Callable[[], Awaitable[None]]] = [
@@ -464,7 +466,7 @@ async def test_after_a_restart_of_the_server_all_reads_succeed_and_one_write_fai
                 await write()
             await asyncio.gather(*(write() for _ in range(8)))
             await read_all()
-        assert caplog.text.count("is retried") == 8
+        assert caplog.text.count("is retried") == retried
         await database.close()
 
 
