@@ -11,22 +11,24 @@ PostgreSQL has no group commit: there, the checkpoints of one tick would be a tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
+from sqlalchemy import JSON, ColumnElement, Connection, Interval, Table, bindparam, func, literal, select, true, update
 
 from app.domain.gaps import GapReason
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats
 from app.store.chat.gap_writes import write_gap
-from app.store.db.database import Database, is_postgres
+from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel
-from app.store.db.prepared_statements import Prepared, update_of
+from app.store.db.prepared_statements import JsonRows, Prepared, update_of
+from app.store.db.rows import RUNNING
 
 
 class LeaseStatus(Enum):
@@ -64,6 +66,32 @@ class ReplyWrite:
     tool_uses: tuple[ToolUse, ...] | None = None  #: the calls of tools so far; None leaves them as they are
 
 
+class _Pending(NamedTuple):
+    """A write that waits, with its new column values, but for the lease."""
+
+    write: ReplyWrite
+    of_turn: dict[str, Any]
+    of_message: dict[str, Any]
+    written: asyncio.Future[LeaseStatus]
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """Those of a reply that has ended with sources, which may leave a gap."""
+        return () if self.write.outcome is None else self.write.outcome.collections
+
+    @property
+    def kind(self) -> _Kind:
+        return _Kind(tuple(self.of_turn), tuple(self.of_message), has_ended=self.write.outcome is not None)
+
+
+class _Kind(NamedTuple):
+    """Writes that PostgreSQL can make with one statement: those that set the same columns."""
+
+    of_turn: tuple[str, ...]
+    of_message: tuple[str, ...]
+    has_ended: bool
+
+
 class ReplyWriter:
     """Collects replies' writes during a transaction and writes them in the next one. Belongs to one event loop.
 
@@ -76,17 +104,17 @@ class ReplyWriter:
         self._database = database
         self._owner = owner
         self._lease = timedelta(seconds=lease_seconds)
-        self._waiting: list[tuple[ReplyWrite, asyncio.Future[LeaseStatus]]] = []
+        self._waiting: list[_Pending] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, write: ReplyWrite) -> LeaseStatus:
         """Writes ``write`` in the next batch. ``LOST``: nothing was written. A cancelled caller's write may be dropped.
 
         Raises:
-            StorageUnavailable: the whole batch failed; nothing was written.
+            StorageUnavailable: the transaction failed; nothing was written.
         """
         written: asyncio.Future[LeaseStatus] = asyncio.get_running_loop().create_future()
-        self._waiting.append((write, written))
+        self._waiting.append(_Pending(write, *_values(write), written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_waiting(), name="reply writes")
         return await written
@@ -95,73 +123,93 @@ class ReplyWriter:
         try:
             while self._waiting:
                 await asyncio.sleep(0)  # several replies' timers fire at the same moment
-                batch = [(write, written) for write, written in self._waiting if not written.done()]
+                batch = [one for one in self._waiting if not one.written.done()]  # the callers of others were cancelled
                 self._waiting = []
-                if batch:  # otherwise all callers were cancelled
-                    await self._write_batch(batch)
+                await asyncio.gather(*(self._write_batch(one) for one in self._transactions(batch)))
         finally:
             self._writing = None
-            for _, written in self._waiting:
-                written.cancel()
+            for one in self._waiting:
+                one.written.cancel()
 
-    async def _write_batch(self, batch: Sequence[tuple[ReplyWrite, asyncio.Future[LeaseStatus]]]) -> None:
-        writes = [write for write, _ in batch]
+    def _transactions(self, batch: Sequence[_Pending]) -> Collection[Sequence[_Pending]]:
+        """Distributes writes among transactions: all share one on SQLite, those of one kind on PostgreSQL."""
+        transactions: dict[_Kind | None, list[_Pending]] = {}
+        for one in batch:
+            transactions.setdefault(one.kind if self._database.is_postgres else None, []).append(one)
+        return transactions.values()
+
+    async def _write_batch(self, batch: Sequence[_Pending]) -> None:
+        if not self._database.is_postgres:
+            run, work = self._database.write_rows, self._on_sqlite
+        elif any(one.collections for one in batch):
+            run, work = self._database.write_rows, self._on_postgres
+        else:
+            run, work = self._database.write_statement, self._on_postgres
         try:
-            statuses = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
+            statuses = await run(lambda connection: work(connection, batch))
         except BaseException as error:
-            for _, written in batch:
-                if not written.done():
-                    written.set_exception(error) if isinstance(error, Exception) else written.cancel()
+            for one in batch:
+                if not one.written.done():
+                    one.written.set_exception(error) if isinstance(error, Exception) else one.written.cancel()
             if not isinstance(error, Exception):
                 raise
             return
-        for write, written in batch:
-            if not written.done():
-                written.set_result(statuses.get(write.turn_id, LeaseStatus.LOST))
+        for one in batch:
+            if not one.written.done():
+                one.written.set_result(statuses.get(one.write.turn_id, LeaseStatus.LOST))
 
-    def _transaction(self, connection: Connection, writes: Sequence[ReplyWrite]) -> dict[str, LeaseStatus]:
-        postgres = is_postgres(connection)
-        parameters = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
-        # Turns first: their row locks decide who may write and hold back a late checkpoint.
-        rows = (_OWN_TURNS_POSTGRES if postgres else _OWN_TURNS).rows(connection, parameters)
-        found = {(row.id, row.user_id): row for row in (_RunningTurn(*row) for row in rows)}
-        todo = [(write, found[key]) for write in writes if (key := (write.turn_id, write.user_id)) in found]
-        now = (todo[0][1].now if todo else None) or datetime.now(UTC)
+    def _on_sqlite(self, connection: Connection, batch: Sequence[_Pending]) -> dict[str, LeaseStatus]:
+        rows = _OWN_TURNS.rows(connection, {"owner": self._owner, "turns": [one.write.turn_id for one in batch]})
+        found = {(turn[0], user_id): _RunningTurn(*turn) for *turn, user_id in rows}
+        todo = [(one, found[key]) for one in batch if (key := (one.write.turn_id, one.write.user_id)) in found]
         turns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         messages: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for write, row in todo:
-            turn, message = self._values(write, now)
+        lease = {"lease_until": datetime.now(UTC) + self._lease}
+        for one, row in todo:
+            turn = one.of_turn if one.write.outcome is not None else one.of_turn | lease
             turns.setdefault(tuple(turn), []).append({"key": row.id, **turn})
-            if message:
-                messages.setdefault(tuple(message), []).append({"key": row.message_id, **message})
+            if one.of_message:
+                messages.setdefault(tuple(one.of_message), []).append({"key": row.message_id, **one.of_message})
         _update(connection, _TURN, turns)
         _update(connection, _MESSAGE, messages)
-        ended = [row.conversation_id for write, row in todo if write.outcome is not None]
+        ended = [row.conversation_id for one, row in todo if one.write.outcome is not None]
         if ended:
-            _UNREAD.run_each(connection, [{"key": id} for id in sorted(ended)])
-        for write, row in todo:  # after the conversations are locked, in their order
-            if write.outcome is not None and write.outcome.collections:
-                outcome = write.outcome
-                write_gap(connection, row.message_id, row.conversation_id, outcome.gap, outcome.collections)
-        grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
-        if grown and postgres:
-            _NOTIFY.rows(connection, {"channel": Channel.CHANGED.value, "turns": grown})
-        return {
-            row.id: LeaseStatus.RUNNING if row.stop_requested_at is None else LeaseStatus.STOP_REQUESTED
-            for _, row in todo
-        }
+            _UNREAD.run_each(connection, [{"key": id} for id in ended])
+        for one, row in todo:
+            _write_gap(connection, one, row)
+        return {row.id: row.lease_status for _, row in todo}
 
-    def _values(self, write: ReplyWrite, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-        """New column values of the turn's and the message's row."""
-        outcome = write.outcome
-        if outcome is None:
-            turn: dict[str, Any] = {"heartbeat_at": datetime.now(UTC), "lease_until": now + self._lease}
-            if write.text is None:
-                return turn, {}
-            turn["checkpoint_offset"] = len(write.text)
-            message = {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
-            return turn, message if write.tool_uses is None else message | {"tool_uses": write.tool_uses}
-        return ended_turn(outcome, datetime.now(UTC)), ended_message(outcome)
+    def _on_postgres(self, connection: Connection, batch: Sequence[_Pending]) -> dict[str, LeaseStatus]:
+        last = {one.write.turn_id: one for one in batch}  # of two writes of one turn, the later one holds
+        written = _written_columns(batch[0].kind)
+        values = [
+            (one.write.turn_id, one.write.user_id, *one.of_turn.values(), *one.of_message.values())
+            for one in last.values()
+        ]
+        parameters = {"owner": self._owner, "lease": self._lease, "written": written.parameter(values)}
+        rows = _write_statement(batch[0].kind).rows(connection, parameters)
+        found = [_RunningTurn(*row[: len(_RunningTurn._fields)]) for row in rows]
+        for row in found:  # the conversations are locked, in their order
+            _write_gap(connection, last[row.id], row)
+        return {row.id: row.lease_status for row in found}
+
+
+def _values(write: ReplyWrite) -> tuple[dict[str, Any], dict[str, Any]]:
+    """New column values of the turn's and the message's row, without the lease."""
+    outcome, now = write.outcome, datetime.now(UTC)
+    if outcome is not None:
+        return ended_turn(outcome, now), ended_message(outcome)
+    if write.text is None:
+        return {"heartbeat_at": now}, {}
+    message = {"content": write.text, "status": MessageStatus.STREAMING, **_reasoning(write.reasoning)}
+    if write.tool_uses is not None:
+        message["tool_uses"] = write.tool_uses
+    return {"heartbeat_at": now, "checkpoint_offset": len(write.text)}, message
+
+
+def _write_gap(connection: Connection, written: _Pending, row: _RunningTurn) -> None:
+    if written.collections and (outcome := written.write.outcome) is not None:
+        write_gap(connection, row.message_id, row.conversation_id, outcome.gap, outcome.collections)
 
 
 def ended_turn(outcome: TurnOutcome, now: datetime) -> dict[str, Any]:
@@ -200,31 +248,73 @@ class _RunningTurn(NamedTuple):
     id: str
     message_id: str
     conversation_id: str
-    user_id: str
     stop_requested_at: datetime | None
-    now: datetime | None = None  #: the database's time, on PostgreSQL
+
+    @property
+    def lease_status(self) -> LeaseStatus:
+        return LeaseStatus.RUNNING if self.stop_requested_at is None else LeaseStatus.STOP_REQUESTED
 
 
-_RUNNING = (
-    select(_TURN.c.id, _TURN.c.message_id, _TURN.c.conversation_id, _CONVERSATION.c.user_id, _TURN.c.stop_requested_at)
-    .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
-    .where(_TURN.c.status == "running", _TURN.c.owner == bindparam("owner"))
+_RUNNING_TURNS = select(*(_TURN.c[name] for name in _RunningTurn._fields)).where(
+    _TURN.c.status == RUNNING, _TURN.c.owner == bindparam("owner")
+)
+# A lookup by the conversation's id: a join may read all conversations of the user.
+_USER = (
+    select(_CONVERSATION.c.user_id)
+    .where(_CONVERSATION.c.id == _TURN.c.conversation_id)
+    .correlate(_TURN)
+    .scalar_subquery()
 )
 # One JSON parameter keeps the statement's text the same for any number of turns.
 _OWN_TURNS = Prepared(
-    _RUNNING.where(_TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value)))
-)
-#: Locks the rows, always in the same order.
-_OWN_TURNS_POSTGRES = Prepared(
-    _RUNNING.add_columns(func.now())
-    .where(_TURN.c.id == any_(bindparam("turns", type_=ARRAY(String))))
-    .order_by(_TURN.c.id)
-    .with_for_update(of=_TURN)
+    _RUNNING_TURNS.add_columns(_USER).where(
+        _TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value))
+    )
 )
 _UNREAD = Prepared(update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true()))
-_NOTIFY = Prepared(
-    select(func.pg_notify(bindparam("channel", type_=String), func.unnest(bindparam("turns", type_=ARRAY(String)))))
-)
+
+
+@cache
+def _written_columns(kind: _Kind) -> JsonRows:
+    """A write as PostgreSQL reads it: whose, the new values of its turn, and those of its message."""
+    ids = {"turn_id": _TURN.c.id.type, "user_id": _CONVERSATION.c.user_id.type}
+    of_turn = {f"turn_{name}": _TURN.c[name].type for name in kind.of_turn}
+    of_message = {f"message_{name}": _MESSAGE.c[name].type for name in kind.of_message}
+    return JsonRows("written", ids | of_turn | of_message)
+
+
+@cache
+def _write_statement(kind: _Kind) -> Prepared:
+    """PostgreSQL's statement for writes of one kind. Returns the :class:`_RunningTurn` of each, if it is written.
+
+    All in one statement: a round trip takes as long as a database thread waits for its next turn on the CPU.
+    """
+    written = _written_columns(kind).table
+    # Turns first: their row locks decide who may write and hold back a late checkpoint. Always in the same order.
+    owned = (
+        _RUNNING_TURNS.add_columns(*list(written.c)[2:])
+        .where(_TURN.c.id == written.c.turn_id, written.c.user_id == _USER)
+        .order_by(_TURN.c.id)
+        .with_for_update(of=_TURN)
+        .cte("owned")
+    )
+    turn: dict[str, Any] = {name: owned.c[f"turn_{name}"] for name in kind.of_turn}
+    if not kind.has_ended:
+        # By the database's clock, because processes on different machines compare it.
+        turn["lease_until"] = func.now() + bindparam("lease", type_=Interval)
+    changes = [update(_TURN).where(_TURN.c.id == owned.c.id).values(turn).cte("turns")]
+    if kind.of_message:
+        message = {name: owned.c[f"message_{name}"] for name in kind.of_message}
+        changes.append(update(_MESSAGE).where(_MESSAGE.c.id == owned.c.message_id).values(message).cte("messages"))
+    if kind.has_ended:
+        ended = select(_CONVERSATION.c.id).where(_CONVERSATION.c.id.in_(select(owned.c.conversation_id)))
+        locked = ended.order_by(_CONVERSATION.c.id).with_for_update(key_share=True).cte("locked")
+        unread = update(_CONVERSATION).where(_CONVERSATION.c.id == locked.c.id).values(unread=true())
+        changes.append(unread.cte("conversations"))
+    result: list[ColumnElement[Any]] = [owned.c[name] for name in _RunningTurn._fields]
+    if kind.of_message:  # it has grown or ended
+        result.append(func.pg_notify(literal(Channel.CHANGED.value), owned.c.id))
+    return Prepared(select(*result).add_cte(*changes))
 
 
 def _update(connection: Connection, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:

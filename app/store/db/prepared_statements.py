@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
     Delete,
@@ -26,7 +29,9 @@ from sqlalchemy import (
     TypeDecorator,
     Update,
     bindparam,
+    func,
     insert,
+    make_url,
     update,
 )
 from sqlalchemy.dialects import postgresql
@@ -155,6 +160,42 @@ def is_among(of: InstrumentedAttribute[Any], parameter: str) -> ColumnElement[bo
     """
     item = BigInteger() if isinstance(of.type, Integer) else Text()
     return _IsAmong(of, bindparam(parameter, type_=ListOf(item)))
+
+
+class JsonRows:
+    """A table that PostgreSQL reads from one parameter, so that one statement writes any number of rows.
+
+    Args:
+        name: of the table, and of the parameter.
+        types: of its columns, by name.
+    """
+
+    def __init__(self, name: str, types: Mapping[str, TypeEngine[Any]]) -> None:
+        rows = func.json_to_recordset(bindparam(name, type_=JSON(none_as_null=True)))
+        columns = [Column(key, type) for key, type in types.items()]
+        self.table = rows.table_valued(*columns, name=name).render_derived(name=name, with_types=True)
+        dialect = make_url("postgresql+psycopg://").get_dialect()()
+        self._converts = [
+            (key, None if isinstance(type, JSON) else type.dialect_impl(dialect).bind_processor(dialect))
+            for key, type in types.items()
+        ]
+
+    def parameter(self, rows: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
+        """The parameter for these rows, each of which has a value for each column, in their order."""
+        return [
+            {
+                key: _as_json(value if convert is None else convert(value))
+                for (key, convert), value in zip(self._converts, row, strict=True)
+            }
+            for row in rows
+        ]
+
+
+def _as_json(value: Any) -> Any:
+    """A parameter of PostgreSQL's driver in a form that ``json_to_recordset`` reads as the same value."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else value
 
 
 class PlainRows(Generic[Model]):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
@@ -18,6 +17,7 @@ from app.services.container import Services
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.database import Database
+from app.store.db.transaction import Work
 from testing.turns import new_turn
 
 REPLIES = 50
@@ -30,15 +30,18 @@ class Transactions:
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.fail: Exception | None = None
-        self._write = database.write_rows
-        monkeypatch.setattr(database, "write_rows", self.write)
+        for name in ("write_rows", "write_statement"):
+            monkeypatch.setattr(database, name, self._counted(getattr(database, name)))
 
-    async def write(self, work: Callable[[Connection], Any]) -> Any:
-        self.count += 1
-        if self.fail is not None:
-            failure, self.fail = self.fail, None
-            raise failure
-        return await self._write(work)
+    def _counted(self, write: Callable[[Work], Awaitable[Any]]) -> Callable[[Work], Awaitable[Any]]:
+        async def counted(work: Work) -> Any:
+            self.count += 1
+            if self.fail is not None:
+                failure, self.fail = self.fail, None
+                raise failure
+            return await write(work)
+
+        return counted
 
 
 @pytest.fixture
