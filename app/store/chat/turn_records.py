@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import ColumnElement, Connection, Interval, bindparam, delete, func, select, update
@@ -19,6 +19,7 @@ from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse
 from app.domain.views import MessageStatus, Reasoning, ReplyStats, Role
 from app.errors import Conflict, NotFound
+from app.store.chat.begin_statement import begin_statement
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
 from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
@@ -28,6 +29,8 @@ from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.notifications import Channel, notify
 from app.store.db.prepared_statements import Prepared, insert_into, insert_rows, row_parameters
 from app.store.db.rows import NO_CONVERSATION, RUNNING, is_id, owned_conversation, owned_message, reply_stats
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,7 @@ class TurnRecords:
         self._database = database
         self._owner = owner
         self._lease_seconds = lease_seconds
+        self._lease_time = timedelta(seconds=lease_seconds)
         self._writes = ReplyWriter(database, owner, lease_seconds)
 
     async def resume(self, user_id: str, new: NewTurn) -> None:
@@ -174,46 +178,41 @@ class TurnRecords:
             NotFound, Conflict: as :meth:`begin`.
         """
         now = datetime.now(UTC)
-        lease = timedelta(seconds=self._lease_seconds)
         new = compared[0]
-        settings = settings_row(new.conversation_settings or new.settings)
+        values = {"tip_message_id": new.message_id, "updated_at": now}
+        values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
+        if new.save_settings:
+            values["settings"] = settings_row(new.conversation_settings or new.settings)
+        if new.title is not None:
+            born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
+            values = {"settings": {}, **born, **values}
 
         def work(connection: Connection) -> None:
-            values = {"tip_message_id": new.message_id, "updated_at": now}
-            values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
-            if new.save_settings:
-                values["settings"] = settings
             if new.title is not None:
-                born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
-                _NEW_CONVERSATION.run(connection, {"settings": {}, **born, **values})
+                _NEW_CONVERSATION.run(connection, values)
             else:
                 _lock_and_update(connection, user_id, new, values)
             insert_turn = _NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN
             for each in compared:
-                messages = _messages(connection, each, now)
+                messages = _messages(each, _position(connection, each), now)
                 insert_rows(_MESSAGE, _OF_MESSAGE, len(messages)).run(connection, row_parameters(messages))
-                turn = {
-                    "id": each.turn_id,
-                    "conversation_id": each.conversation_id,
-                    "message_id": each.message_id,
-                    "status": "running",
-                    "model": each.model,
-                    "params": settings_row(each.settings),
-                    "seed": each.seed,
-                    "owner": self._owner,
-                    "created_at": now,
-                    "heartbeat_at": now,
-                    "lease": lease,
-                    "lease_until": now + lease,
-                    "checkpoint_offset": 0,
-                    "omitted_messages": each.omitted_messages,
-                    "context_length": each.context_length,
-                    "edited": each.edited,
-                    "comparison_id": each.comparison_id,
-                    "comparison_column": each.comparison_column,
-                }
-                insert_turn.run(connection, turn)
+                lease = {"lease": self._lease_time, "lease_until": now + self._lease_time}
+                insert_turn.run(connection, self._turn(each, now) | lease)
 
+        def work_at_once(connection: Connection) -> bool:
+            turn, messages = self._turn(new, now), _messages(new, 0, now)
+            statement = begin_statement(
+                tuple(values), tuple(messages[0]), tuple(turn), creates_conversation=new.title is not None
+            )
+            lease, parent_id = self._lease_time, new.parent_id
+            return statement.run(connection, values, messages, turn, user_id=user_id, parent_id=parent_id, lease=lease)
+
+        is_after_tip = new.parent_is_tip and new.parent_id is not None
+        is_one_message = len(compared) == 1 and new.text is not None and (new.title is not None or is_after_tip)
+        is_simple = self._database.is_postgres and is_one_message
+        # If something is in its way, the transaction raises the error, unless it no longer is.
+        if is_simple and await self._start(self._database.write_statement(work_at_once)):
+            return
         await self._start(self._database.write_rows(work))
 
     async def checkpoint(
@@ -343,10 +342,31 @@ class TurnRecords:
 
         await self._database.write(work)
 
-    async def _start(self, written: Awaitable[None]) -> None:
+    def _turn(self, new: NewTurn, now: datetime) -> dict[str, Any]:
+        """The row of a new turn, without its lease."""
+        return {
+            "id": new.turn_id,
+            "conversation_id": new.conversation_id,
+            "message_id": new.message_id,
+            "status": "running",
+            "model": new.model,
+            "params": settings_row(new.settings),
+            "seed": new.seed,
+            "owner": self._owner,
+            "created_at": now,
+            "heartbeat_at": now,
+            "checkpoint_offset": 0,
+            "omitted_messages": new.omitted_messages,
+            "context_length": new.context_length,
+            "edited": new.edited,
+            "comparison_id": new.comparison_id,
+            "comparison_column": new.comparison_column,
+        }
+
+    async def _start(self, written: Awaitable[Result]) -> Result:
         """Starts or resumes a turn. Of two concurrent starts, the second violates a unique constraint."""
         try:
-            await written
+            return await written
         except IntegrityError as error:
             of_sqlite = getattr(error.orig, "sqlite_errorname", None)
             if isinstance(error.orig, psycopg.errors.UniqueViolation) or of_sqlite in _NOT_UNIQUE:
@@ -392,16 +412,28 @@ def _update_unless_running(columns: Sequence[str]) -> Prepared:
     return Prepared(changed.values({name: bindparam(name) for name in columns}).returning(_CONVERSATION.c.id))
 
 
-def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
-    """The rows of a new turn: the user's message, unless it exists, and its reply."""
+def _position(connection: Connection, new: NewTurn) -> int:
+    """The position of the first message that is written for a new turn.
+
+    Raises:
+        NotFound: the message before it was deleted.
+    """
+    parent_id = new.user_message_id if new.text is None else new.parent_id
+    if parent_id is None:
+        return 0
+    parent = _PARENT.row(connection, {"id": parent_id})
+    if parent is None:
+        raise NotFound("The message that this one follows was deleted meanwhile. Reload the conversation.")
+    return int(parent[0]) + 1
+
+
+def _messages(new: NewTurn, position: int, now: datetime) -> list[dict[str, Any]]:
+    """The rows of a new turn: the user's message, unless it exists, and its reply.
+
+    Args:
+        position: of the first of them.
+    """
     is_there = new.text is None
-    parent_id = new.user_message_id if is_there else new.parent_id
-    position = 0
-    if parent_id is not None:
-        parent = _PARENT.row(connection, {"id": parent_id})
-        if parent is None:
-            raise NotFound("The message that this one follows was deleted meanwhile. Reload the conversation.")
-        position = parent[0] + 1
     both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
     user_message = {
         "id": new.user_message_id,

@@ -1,0 +1,122 @@
+"""PostgreSQL's one statement for a message sent: a turn's start, if nothing is in its way.
+
+A round trip takes as long as a database thread waits for its next turn on the CPU, and the transaction makes eight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from sqlalchemy import CTE, ColumnElement, Connection, Interval, Table, bindparam, func, insert, literal, select, update
+
+from app.store.db.models import Conversation, Message, Turn, table_of
+from app.store.db.prepared_statements import JsonRows, Prepared
+from app.store.db.rows import RUNNING
+
+_CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
+
+Values = Mapping[str, Any]
+"""Column values of a row, in the order of the columns."""
+
+
+class BeginStatement:
+    """Writes a conversation, or that it has moved on, a message with its empty reply, and a running turn.
+
+    It returns a row if it has written that. It has written nothing if the conversation is missing or another user's, if
+    its tip is not the message's parent, or if a reply is being written in it. Raises IntegrityError if one has begun
+    just now.
+
+    Args:
+        conversation: the columns that are set.
+        creates_conversation: otherwise it exists.
+    """
+
+    def __init__(
+        self,
+        conversation: Sequence[str],
+        messages: Sequence[str],
+        turn: Sequence[str],
+        *,
+        creates_conversation: bool,
+    ) -> None:
+        self._conversation = _rows_of(_CONVERSATION, conversation)
+        self._messages = _rows_of(_MESSAGE, messages)
+        self._turn = _rows_of(_TURN, turn)
+        found = self._created() if creates_conversation else self._updated(conversation)
+        message: dict[str, ColumnElement[Any]] = {name: self._messages.table.c[name] for name in messages}
+        message["position"] += found.c.position
+        of_messages = insert(_MESSAGE).from_select(
+            list(message), select(*message.values()).select_from(found, self._messages.table), include_defaults=False
+        )
+        # By the database's clock, because processes on different machines compare it.
+        lease_until = func.now() + bindparam("lease", type_=Interval)
+        of_turn = insert(_TURN).from_select(
+            [*turn, "lease_until"],
+            select(*(self._turn.table.c[name] for name in turn), lease_until).select_from(found, self._turn.table),
+            include_defaults=False,
+        )
+        self._statement = Prepared(of_turn.add_cte(of_messages.cte("messages")).returning(_TURN.c.id))
+
+    def run(
+        self,
+        connection: Connection,
+        conversation: Values,
+        messages: Sequence[Values],
+        turn: Values,
+        *,
+        user_id: str,
+        parent_id: str | None,
+        lease: timedelta,
+    ) -> bool:
+        """Whether it has written them.
+
+        Args:
+            messages: their positions are relative to that of the first of them.
+            parent_id: of the message before them; None in a new conversation.
+        """
+        given = {
+            "new_conversation": self._conversation.parameter([conversation.values()]),
+            "new_message": self._messages.parameter(message.values() for message in messages),
+            "new_turn": self._turn.parameter([turn.values()]),
+        }
+        ids = {"conversation_id": turn["conversation_id"], "user_id": user_id, "parent_id": parent_id}
+        return self._statement.row(connection, {**given, **ids, "lease": lease}) is not None
+
+    def _created(self) -> CTE:
+        values = self._conversation.table.c
+        new = insert(_CONVERSATION).from_select(values.keys(), select(*values), include_defaults=False)
+        return new.returning(literal(0).label("position")).cte("found")
+
+    def _updated(self, columns: Sequence[str]) -> CTE:
+        parent = _MESSAGE.alias("parent")
+        running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == RUNNING)
+        return (
+            update(_CONVERSATION)
+            .where(
+                _CONVERSATION.c.id == bindparam("conversation_id"),
+                _CONVERSATION.c.user_id == bindparam("user_id"),
+                _CONVERSATION.c.deletion.is_(None),
+                _CONVERSATION.c.tip_message_id == bindparam("parent_id"),
+                parent.c.id == bindparam("parent_id"),
+                parent.c.deletion.is_(None),
+                ~running.exists(),
+            )
+            .values({name: self._conversation.table.c[name] for name in columns})
+            .returning((parent.c.position + 1).label("position"))
+            .cte("found")
+        )
+
+
+@cache
+def begin_statement(
+    conversation: tuple[str, ...], messages: tuple[str, ...], turn: tuple[str, ...], *, creates_conversation: bool
+) -> BeginStatement:
+    """The statement for these columns."""
+    return BeginStatement(conversation, messages, turn, creates_conversation=creates_conversation)
+
+
+def _rows_of(table: Table, columns: Sequence[str]) -> JsonRows:
+    return JsonRows(f"new_{table.name}", {name: table.c[name].type for name in columns})
