@@ -1,0 +1,132 @@
+"""PostgreSQL takes a message sent in one statement, which stores what the transaction would, and refuses as it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.ids import new_id
+from app.domain.views import MessageStatus
+from app.errors import Conflict, NotFound
+from app.store.chat.reply_writes import TurnOutcome
+from app.store.chat.turn_contexts import BUSY, MOVED_ON
+from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.db import driver
+from app.store.db.database import Database
+from app.store.db.models import Conversation, Message, Turn, table_of
+from testing.databases import PostgresServer
+from testing.turns import new_turn
+
+SETTINGS = ChatSettings(system_prompt='"Größe" \\ \n', temperature=0.25)
+ENDED = TurnOutcome(text="answer", status=MessageStatus.COMPLETE, token_ids=(1, -2))
+OF_THIS_RUN = {"id", "conversation_id", "message_id", "tip_message_id", "parent_id", "lease_until"}
+
+
+@pytest.fixture
+async def database(postgres: PostgresServer) -> AsyncIterator[Database]:
+    opened = Database(postgres.migrated())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def records(database: Database) -> TurnRecords:
+    return TurnRecords(database, new_id(), lease_seconds=60)
+
+
+def following(turn: NewTurn) -> NewTurn:
+    """The next message of its conversation."""
+    text = 'quoted "text" \\u0000 \n€'
+    new = replace(new_turn(), title=None, parent_id=turn.message_id, text=text, settings=SETTINGS)
+    return replace(new, conversation_id=turn.conversation_id, save_settings=True, seed=7)
+
+
+async def stored(database: Database, turn: NewTurn) -> dict[str, list[dict[str, Any]]]:
+    """What is stored of its conversation, but for ids and times."""
+
+    def work(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+        found = {}
+        for model, key in ((Conversation, "id"), (Message, "conversation_id"), (Turn, "conversation_id")):
+            table = table_of(model)
+            rows = connection.execute(select(table).where(table.c[key] == turn.conversation_id).order_by(table.c.id))
+            found[table.name] = [
+                {name: value for name, value in row.items() if name not in OF_THIS_RUN and not name.endswith("_at")}
+                for row in rows.mappings()
+            ]
+        return found
+
+    return await database.read_rows(work)
+
+
+async def test_it_stores_what_the_transaction_stores(
+    database: Database, records: TurnRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    for at_once in (True, False):
+        monkeypatch.setattr(database, "is_postgres", at_once)
+        first = new_turn()
+        await records.begin(ME, first)
+        monkeypatch.setattr(database, "is_postgres", True)
+        assert await records.finish(ME, first.turn_id, ENDED)
+        monkeypatch.setattr(database, "is_postgres", at_once)
+        await records.begin(ME, following(first))
+        kept.append(await stored(database, first))
+    by_statement, by_transaction = kept
+    assert by_statement == by_transaction
+    assert [row["position"] for row in by_statement["message"]] == [0, 1, 2, 3]
+
+
+async def test_it_is_one_statement(database: Database, records: TurnRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    fetch, run = driver.fetch, driver.run
+    monkeypatch.setattr(driver, "fetch", lambda *given: (sent.append(given[1]), fetch(*given))[1])
+    monkeypatch.setattr(driver, "run", lambda *given: (sent.append(given[1]), run(*given))[1])
+    first = new_turn()
+    await records.begin(ME, first)
+    await records.checkpoint(ME, first.turn_id, "ans")
+    await records.finish(ME, first.turn_id, ENDED)
+    await records.begin(ME, following(first))
+    assert len(sent) == 4, sent
+
+
+async def test_it_refuses_as_the_transaction_does(records: TurnRecords) -> None:
+    first = new_turn()
+    await records.begin(ME, first)
+    with pytest.raises(Conflict, match=BUSY):
+        await records.begin(ME, following(first))
+    await records.finish(ME, first.turn_id, ENDED)
+    with pytest.raises(NotFound):
+        await records.begin(new_id(), following(first))
+    second = following(first)
+    await records.begin(ME, second)
+    await records.finish(ME, second.turn_id, ENDED)
+    with pytest.raises(Conflict, match=MOVED_ON):
+        await records.begin(ME, following(first))
+    await records.delete_conversation(ME, first.conversation_id)
+    with pytest.raises(NotFound):
+        await records.begin(ME, following(second))
+
+
+async def test_of_many_at_once_one_begins(database: Database, records: TurnRecords) -> None:
+    others = [TurnRecords(database, new_id(), lease_seconds=60) for _ in range(7)]
+    last = new_turn()
+    await records.begin(ME, last)
+    for _ in range(5):
+        await records.finish(ME, last.turn_id, ENDED)
+        nexts = [following(last) for _ in (records, *others)]
+        outcomes = await asyncio.gather(
+            *(one.begin(ME, new) for one, new in zip((records, *others), nexts, strict=True)), return_exceptions=True
+        )
+        begun = [new for new, outcome in zip(nexts, outcomes, strict=True) if outcome is None]
+        assert len(begun) == 1
+        assert {str(outcome) for outcome in outcomes if outcome is not None} <= {BUSY}
+        (last,) = begun
+        records = (records, *others)[nexts.index(last)]
+        others = [TurnRecords(database, new_id(), lease_seconds=60) for _ in range(7)]
