@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Integer, String, bindparam, func, select
+from sqlalchemy import BigInteger, Connection, Integer, String, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
-from app.store.db.prepared_statements import Prepared
+from app.store.db.prepared_statements import JsonRows, Prepared
 from app.store.db.rows import RUNNING
 
 
@@ -25,10 +24,13 @@ class TokenUsageRecords:
         """Adds tokens, by user id, to today's counts."""
         rows = [{"person": user_id, "today": today(), "spent": tokens} for user_id, tokens in sorted(spent.items())]
 
-        def work(session: Session) -> None:
-            session.execute(_ADD_POSTGRES if is_postgres(session) else _ADD, rows)
+        def work(connection: Connection) -> None:
+            if is_postgres(connection):
+                _ADD_POSTGRES.run(connection, {"spent": _SPENT.parameter(row.values() for row in rows)})
+            else:
+                _ADD.run_each(connection, rows)
 
-        await self._database.write(work)
+        await self._database.write_statement(work)
 
     async def of_today(self, user_id: str) -> int:
         """The tokens of the user's replies today."""
@@ -45,10 +47,6 @@ class TokenUsageRecords:
 _ACCOUNT, _CONVERSATION, _TURN = table_of(Account), table_of(Conversation), table_of(Turn)
 _TABLE = table_of(TokenUse)
 _KEY = (_TABLE.c.user_id, _TABLE.c.day)
-# Skips deleted users: one who was deleted meanwhile must not cost the others their counts.
-_SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
-    _ACCOUNT.c.id == bindparam("person")
-)
 # Statements of every message sent.
 _USED = Prepared(
     select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
@@ -58,12 +56,28 @@ _OWNER = select(_CONVERSATION.c.user_id).where(_CONVERSATION.c.id == _TURN.c.con
 _RUNNING = Prepared(
     select(func.count()).select_from(_TURN).where(_TURN.c.status == RUNNING, bindparam("person") == _OWNER)
 )
-# Counting needs a statement per database: their upserts differ.
-_ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
-_ADD = _ADD.on_conflict_do_update(index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD.excluded.tokens})
-_ADD_POSTGRES = postgresql.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
-_ADD_POSTGRES = _ADD_POSTGRES.on_conflict_do_update(
-    index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD_POSTGRES.excluded.tokens}
+# Counting needs a statement per database: their upserts differ, and one statement adds all counts on PostgreSQL.
+# Both skip deleted users: one who was deleted meanwhile must not cost the others their counts.
+_NAMES = ["user_id", "day", "tokens"]
+_ONE = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
+    _ACCOUNT.c.id == bindparam("person")
+)
+_INSERT = sqlite.insert(_TABLE).from_select(_NAMES, _ONE)
+_ADD = Prepared(
+    _INSERT.on_conflict_do_update(index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _INSERT.excluded.tokens})
+)
+_SPENT = JsonRows("spent", {"user_id": String(), "day": String(), "tokens": BigInteger()})
+# In the same order in each process, so that two of them do not wait for each other.
+_ALL = (
+    select(_ACCOUNT.c.id, _SPENT.table.c.day, _SPENT.table.c.tokens)
+    .where(_ACCOUNT.c.id == _SPENT.table.c.user_id)
+    .order_by(_ACCOUNT.c.id)
+)
+_INSERT_POSTGRES = postgresql.insert(_TABLE).from_select(_NAMES, _ALL)
+_ADD_POSTGRES = Prepared(
+    _INSERT_POSTGRES.on_conflict_do_update(
+        index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _INSERT_POSTGRES.excluded.tokens}
+    )
 )
 
 

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.domain.views import MessageStatus
 from app.store.chat.search import entries
-from app.store.db.database import Database
+from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, SearchEntry, table_of
-from app.store.db.prepared_statements import is_among
+from app.store.db.prepared_statements import JsonRows, Prepared, is_among
 
 BATCH_TEXTS = 200
 BATCH_CHARS = 300_000  # takes some tenths of a second, during which SQLite's other writers wait
@@ -115,13 +115,17 @@ def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], ne
     if ids:
         session.execute(old, {"ids": ids})
         session.execute(mark, {"ids": ids})
-    if new:
+    if new and is_postgres(session):
+        _NEW_ENTRIES_POSTGRES.run(session.connection(), {"entries": _ENTRIES.parameter(one.values() for one in new)})
+    elif new:
         session.execute(_NEW_ENTRY, new)
 
 
 # Compiled once and without the ORM: all messages pass here while replies are being written.
 _ENTRY = table_of(SearchEntry)
 _NEW_ENTRY = insert(_ENTRY)
+_ENTRIES = JsonRows("entries", {name: _ENTRY.c[name].type for name in ("conversation_id", "message_id", "words")})
+_NEW_ENTRIES_POSTGRES = Prepared(_NEW_ENTRY.from_select(_ENTRIES.table.c.keys(), select(*_ENTRIES.table.c)))
 _TITLE_ENTRIES = delete(_ENTRY).where(is_among(SearchEntry.conversation_id, "ids"), _ENTRY.c.message_id.is_(None))
 _MESSAGE_ENTRIES = delete(_ENTRY).where(is_among(SearchEntry.message_id, "ids"))
 _TITLE_IS_INDEXED = update(table_of(Conversation)).where(is_among(Conversation.id, "ids")).values(indexed=true())
