@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.auth.rate_limits import RateLimit, RateLimiter, too_many_requests
 from app.errors import InvalidInput, StorageUnavailable
@@ -61,14 +62,23 @@ class Quotas:
 
     @asynccontextmanager
     async def admit(
-        self, user_id: str, replies: int = 1, *, is_message: bool = True, is_comparison: bool = False
+        self,
+        user_id: str,
+        replies: int = 1,
+        *,
+        is_message: bool = True,
+        is_comparison: bool = False,
+        request: asyncio.Future[Any] | None = None,
     ) -> AsyncIterator[None]:
         """See :class:`app.turns.admission.Admission`."""
         gate = self._gates.setdefault(user_id, _Gate())
         gate.waiting += 1
         try:
             async with gate.lock:
-                await self._check(user_id, replies, is_message=is_message, is_comparison=is_comparison)
+                check = self._check(user_id, replies, is_comparison=is_comparison)
+                await (check if request is None else asyncio.gather(check, request))
+                if is_message:
+                    self._count_messages(user_id, replies if is_comparison else 1)
                 yield
         finally:
             gate.waiting -= 1
@@ -113,8 +123,7 @@ class Quotas:
         if self._writing is not None:
             await self._writing
 
-    async def _check(self, user_id: str, replies: int, *, is_message: bool, is_comparison: bool) -> None:
-        messages = replies if is_comparison else 1
+    async def _check(self, user_id: str, replies: int, *, is_comparison: bool) -> None:
         if self._max_tokens is not None:
             counted = await self._uses.of_today(user_id)
             if counted + self._spent[user_id] >= self._max_tokens:
@@ -138,15 +147,15 @@ class Quotas:
                 raise too_many_requests(
                     f"You already have {in_progress} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
                 )
-        if is_message:
-            for rate in self._rates:
-                if messages > rate.count:
-                    raise InvalidInput(
-                        f"This comparison counts as {messages} messages; your limit is {rate.count} a minute. "
-                        "Compare fewer."
-                    )
-            sentence = "You've sent too many messages in a minute."
-            self._rate_limiter.hit(self._rates, user_id, sentence, messages)
+
+    def _count_messages(self, user_id: str, messages: int) -> None:
+        for rate in self._rates:
+            if messages > rate.count:
+                raise InvalidInput(
+                    f"This comparison counts as {messages} messages; your limit is {rate.count} a minute. "
+                    "Compare fewer."
+                )
+        self._rate_limiter.hit(self._rates, user_id, "You've sent too many messages in a minute.", messages)
 
     async def _write(self) -> None:
         """Counts the tokens spent within :data:`FLUSH_SECONDS` in one transaction, until there are none left."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 from engine import Caller, Delta
 
@@ -22,16 +23,24 @@ class Admission(Protocol):
     """Admits a reply before it starts and counts its tokens after it ends."""
 
     def admit(
-        self, user_id: str, replies: int = 1, *, is_message: bool = True, is_comparison: bool = False
+        self,
+        user_id: str,
+        replies: int = 1,
+        *,
+        is_message: bool = True,
+        is_comparison: bool = False,
+        request: asyncio.Future[Any] | None = None,
     ) -> AbstractAsyncContextManager[None]:
         """Wraps the start of ``replies`` replies (one by default).
 
         Args:
             is_message: counts towards the limit of messages, as all does that is written for the user.
             is_comparison: each of the replies counts as a message; otherwise they count as one together.
+            request: what is to be answered, which is read meanwhile and done on entering. One that fails is no message.
 
         Raises (on entering):
             TooManyRequests: the user has reached a limit on replies, now or over the day.
+            Exception: that of the request.
         """
 
     def record_tokens(self, user_id: str, tokens: int) -> None:
@@ -53,15 +62,19 @@ class Admission(Protocol):
 class UnlimitedAdmission:
     """Admits everything. Used without accounts, where the only user is the owner of this computer."""
 
-    def admit(
+    @asynccontextmanager
+    async def admit(
         self,
         user_id: str,  # noqa: ARG002 - one user
         replies: int = 1,  # noqa: ARG002
         *,
         is_message: bool = True,  # noqa: ARG002
         is_comparison: bool = False,  # noqa: ARG002
-    ) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
+        request: asyncio.Future[Any] | None = None,
+    ) -> AsyncIterator[None]:
+        if request is not None:
+            await request
+        yield
 
     def record_tokens(self, user_id: str, tokens: int) -> None:
         """Does nothing: there is no limit to count towards."""

@@ -127,6 +127,7 @@ class LiveTurn:
         self._deleted = False  # in this process
         self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
         self._starts_after: LiveTurn | None = None
+        self._is_in_database = asyncio.Event()  # its beginning
         self._has_read = asyncio.Event()  # the prompt is computed, or never will be
         self._saved_or_failed = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
@@ -152,13 +153,28 @@ class LiveTurn:
             progress=self.buffer.progress,
         )
 
-    def launch(self) -> asyncio.Task[None]:
-        """Starts generation. The turn is in the database already."""
+    def start_generation(self) -> None:
+        """Starts to generate while the beginning of the turn is still being written to the database.
+
+        Nobody knows the turn yet, and no tool runs before :meth:`launch`.
+        """
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
-        self._task = asyncio.create_task(self._run(self._generation), name=f"turn {self.ref.turn_id}")
         if self._stop_status is not None:
             self._generation.cancel()
+
+    def launch(self) -> asyncio.Task[None]:
+        """Saves what is generated from now on, to its end. The turn is in the database already."""
+        assert self._generation is not None
+        self._is_in_database.set()
+        self._task = asyncio.create_task(self._run(self._generation), name=f"turn {self.ref.turn_id}")
         return self._task
+
+    def abandon(self) -> None:
+        """Ends a generation whose turn could not be written to the database, and drops its text."""
+        assert self._generation is not None
+        self._generation.cancel()
+        self._generation.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks
+        self._has_read.set()
 
     def start_after(self, other: LiveTurn) -> None:
         """Waits until the other's prompt is computed, so that this one, which begins alike, finds it cached."""
@@ -178,11 +194,12 @@ class LiveTurn:
 
     async def wait_until_saved(self) -> None:
         """Waits until the reply is saved, or has ended and cannot be saved for now."""
-        if self._generation is not None:
+        if self._task is not None:
             await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
         if any(use.status is ToolUseStatus.ALLOWED for use in self.buffer.tool_uses):  # the user has just decided
+            await self._is_in_database.wait()
             await self._run_tools()
         if self._starts_after is not None:
             await self._starts_after._has_read.wait()
@@ -191,6 +208,7 @@ class LiveTurn:
             await self._engine.stream(self.prepared).forward_to(self._take)
             if not self._take_calls():
                 return
+            await self._is_in_database.wait()
             await self._run_tools()
 
     def _take_calls(self) -> bool:

@@ -40,7 +40,9 @@ class LiveTurns:
         return [live for live in self.by_id.values() if live.ref.conversation_id in conversation_ids]
 
     async def begin(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[None]]) -> None:
-        """Registers turns of one conversation and writes their beginning; forgets them if that fails.
+        """Registers turns of one conversation, starts their generation and writes their beginning meanwhile.
+
+        The first text need not wait for the disk. If writing fails, the turns are forgotten.
 
         Raises:
             Conflict: one of them is being written already.
@@ -51,15 +53,17 @@ class LiveTurns:
         for live in lives:
             self.by_id[live.ref.turn_id] = live
             self._writing[live.user_id] += 1
+            live.start_generation()
         try:
             await write()
         except BaseException:
             for live in lives:
+                live.abandon()
                 self._forget(live)
             raise
 
     def launch(self, live: LiveTurn) -> asyncio.Task[None]:
-        """Starts the task that writes a turn which has begun. It is forgotten once the task ends."""
+        """Starts the task that saves a turn whose beginning is written. It is forgotten once the task ends."""
         task = live.launch()
         self.tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))

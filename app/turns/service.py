@@ -434,9 +434,9 @@ class Turns:
         look_first: bool = True,
     ) -> TurnRef:
         async def begin(turn_id: str) -> TurnRef:
-            turn_request = await self._resolve(user_id, resolve_request)
-            async with self._admission.admit(user_id):
-                return await self._begin(user_id, turn_id, settings, turn_request, collections)
+            resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
+            async with self._admission.admit(user_id, request=resolving):
+                return await self._begin(user_id, turn_id, settings, resolving.result(), collections)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
 
@@ -475,9 +475,9 @@ class Turns:
         resolve_request: Callable[[], Awaitable[TurnRequest]],
     ) -> tuple[TurnRef, ...]:
         async def begin(turn_id: str) -> TurnRef:
-            turn_request = await self._resolve(user_id, resolve_request)
-            async with self._admission.admit(user_id, len(variants), is_comparison=True):
-                return await self._begin_comparison(user_id, turn_id, variants, settings, turn_request)
+            resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
+            async with self._admission.admit(user_id, len(variants), is_comparison=True, request=resolving):
+                return await self._begin_comparison(user_id, turn_id, variants, settings, resolving.result())
 
         first = await self._idempotent_starts.start_once(user_id, request_id, begin)
         columns = self._comparisons.get(first.turn_id)

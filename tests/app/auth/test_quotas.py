@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.domain.ids import new_id
 from app.domain.roles import UserRole
 from app.store.accounts import token_use
 from app.store.accounts.token_use import TokenUsageRecords
@@ -40,6 +41,16 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
             assert "too many messages in a minute" in refused(answer)
         assert len((await ben.get("/api/conversations")).json()["items"]) == 1
         assert (await send(ada)).status_code == 201
+        await wait_for_replies(here)
+
+
+async def test_what_is_refused_is_no_message(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, messages_per_minute=1) as here:
+        ben = await here.add("ben", UserRole.AGENT)
+        for _ in range(3):
+            assert (await send(ben, conversation_id=new_id())).status_code == 404
+        assert (await send(ben)).status_code == 201
+        assert (await send(ben)).status_code == 429
         await wait_for_replies(here)
 
 
