@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -195,11 +196,12 @@ def test_a_repository_of_gguf_files_alone_offers_them(hub: Hub) -> None:
         fetch_model(REPOSITORY, None, ignore)
 
 
-@pytest.mark.slow  # the hub's library tries again and again
-def test_without_a_network_the_cache_serves(hub: Hub) -> None:
+def test_without_a_network_the_cache_serves(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fetch_model(f"{REPOSITORY}:Q8_0", None, ignore)
     hub.go_on()
     hub.end()
+    # Else the hub's library, which tries again and again, would wait 23 seconds in between.
+    monkeypatch.setattr("huggingface_hub.utils._http.time", SimpleNamespace(sleep=lambda _seconds: None))
     assert fetch_model(f"{REPOSITORY}:Q8_0", None, ignore) == first
 
 
