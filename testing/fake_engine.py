@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -83,6 +85,12 @@ class Script:
     delay: float = 0.0  #: seconds before each piece
 
 
+@cache
+def _read_settings(source: str, models_dir: Path | None, _variables: frozenset[tuple[str, str]]) -> EngineSettings:
+    """Those of the environment, which are read for each request and take a test's time to read anew."""
+    return EngineSettings(model=source, models_dir=models_dir, _env_file=None)
+
+
 def _logprob(token_id: int) -> Logprob:
     text = chr(token_id)
     return Logprob(token_id, -0.7, text, text.encode())
@@ -146,7 +154,8 @@ class FakeEngine:
 
     @property
     def settings(self) -> EngineSettings:
-        return EngineSettings(model=self.source, models_dir=self.models_dir, _env_file=None)
+        variables = [one for one in os.environ.items() if one[0].upper().startswith("ENGINE_")]
+        return _read_settings(self.source, self.models_dir, frozenset(variables))
 
     @property
     def registry(self) -> CollectorRegistry:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,16 @@ async def serve_asgi(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient
     await running
 
 
+@cache
+def _empty_page() -> gradio.Blocks:
+    """One for all servers: it has no events, so nothing of theirs is kept in it, and Gradio takes long to make it."""
+    return gradio.Blocks(analytics_enabled=False)
+
+
 @contextmanager
 def _no_chat_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(mount, "_queued_page", lambda _services: gradio.Blocks(analytics_enabled=False))
+        patched.setattr(mount, "_queued_page", lambda _services: _empty_page())
         patched.setattr(gradio, "mount_gradio_app", lambda app, *_, **__: app)
         yield
 
