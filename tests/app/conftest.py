@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from app.domain.ids import new_id
 from app.services import container as services_module
@@ -28,6 +29,14 @@ def cache_templates() -> Iterator[None]:
     """They are a third of what a start takes, and the same each time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(services_module, "read_templates", cache(read_templates))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_commands() -> Iterator[None]:
+    """Typer makes all commands anew for each that is given, which takes as long as most of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
 
 
