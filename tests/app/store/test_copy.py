@@ -722,15 +722,26 @@ def test_accounts_that_only_the_target_has_are_refused_and_kept(source: str, tar
     assert after["conversation"] == {}
 
 
+RENAMED = "UPDATE conversation SET title = 'renamed there' WHERE pinned"
+RENAMED_PERSON = "UPDATE account SET name = 'renamed there' WHERE name = 'Someone'"
+WRITTEN = (
+    "INSERT INTO message (id, conversation_id, role, status, content, position, created_at) "
+    "SELECT 'new', id, 'user', 'complete', 'written there', 0, created_at FROM conversation WHERE pinned"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "used",
+    ("targets", "used"),
     [
-        "UPDATE conversation SET title = 'renamed there' WHERE pinned",
-        "UPDATE account SET name = 'renamed there' WHERE name = 'Someone'",
-        "INSERT INTO message (id, conversation_id, role, status, content, position, created_at) "
-        "SELECT 'new', id, 'user', 'complete', 'written there', 0, created_at FROM conversation WHERE pinned",
+        ("sqlite", RENAMED),
+        ("sqlite", RENAMED_PERSON),
+        ("postgresql", WRITTEN),
+        pytest.param("postgresql", RENAMED, marks=pytest.mark.full),
+        pytest.param("postgresql", RENAMED_PERSON, marks=pytest.mark.full),
+        pytest.param("sqlite", WRITTEN, marks=pytest.mark.full),
     ],
+    indirect=["targets"],
 )
 def test_a_target_that_was_used_since_is_not_overwritten(source: str, targets: Databases, used: str) -> None:
     target = targets.new()

@@ -116,7 +116,18 @@ def test_an_upgrade_keeps_what_is_there_and_leaves_a_backup(tmp_path: Path, more
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.parametrize("version", [revision.revision for revision in SCRIPTS.walk_revisions()][:0:-1])
+EARLIER = [revision.revision for revision in SCRIPTS.walk_revisions()][:0:-1]
+
+
+@pytest.mark.parametrize(
+    ("empty_url", "version"),
+    [
+        *(("sqlite", version) for version in EARLIER),
+        ("postgresql", EARLIER[0]),  # through all migrations
+        *(pytest.param("postgresql", version, marks=pytest.mark.full) for version in EARLIER[1:]),
+    ],
+    indirect=["empty_url"],
+)
 async def test_conversations_of_earlier_versions_go_on(empty_url: str, tmp_path: Path, version: str) -> None:
     """Written by an earlier version; listed, found and answered by this one. Its replies have no token ids yet."""
     with connected(empty_url) as connection:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -47,6 +48,8 @@ pytestmark = pytest.mark.slow
 
 HEAD = ScriptDirectory.from_config(alembic_config()).get_current_head()
 VERSIONS = fixture_versions()
+OLDEST = "0.1.0-6ac695f"  #: it goes through every migration
+FIRST_WITH_CASES = "0.1.0-ada7ddf"
 #: What docker-compose.yml puts in front of the allowed hosts of ``.env``.
 _COMPOSE_HOSTS = "app,desk.internal, desk.example.org"
 
@@ -103,7 +106,16 @@ class Installation:
             assert [*differences(self.record.views[user.name], now, user.name)] == []
 
 
-@pytest.fixture(params=[f"{version} {database}" for version in VERSIONS for database in DATABASES])
+def _installations(*quick: str) -> list[Any]:
+    """Params of ``installation``: all fixtures, those of other versions than ``quick`` for ``make test-full``."""
+    return [
+        pytest.param(f"{version} {database}", marks=() if version in quick else pytest.mark.full)
+        for version in VERSIONS
+        for database in DATABASES
+    ]
+
+
+@pytest.fixture(params=_installations(OLDEST))
 def installation(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     version, database = request.param.split()
     for name in list(os.environ):
@@ -149,8 +161,8 @@ def browser(url: str, user: User | None = None, **headers: str) -> httpx.AsyncCl
     return httpx.AsyncClient(base_url=url, timeout=30, cookies=cookies, headers=headers)
 
 
-def test_there_is_a_fixture() -> None:
-    assert VERSIONS
+def test_there_are_fixtures() -> None:
+    assert {OLDEST, FIRST_WITH_CASES} <= set(VERSIONS)
 
 
 def test_the_settings_read_as_before(installation: Installation, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +180,7 @@ def test_the_settings_read_as_before(installation: Installation, capsys: pytest.
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("installation", _installations(OLDEST, FIRST_WITH_CASES), indirect=True)
 async def test_everything_reads_as_before(installation: Installation) -> None:
     async with installation.served() as url:
         await installation.check_views(url)
@@ -226,6 +239,7 @@ async def test_old_conversations_go_on(installation: Installation) -> None:
         assert [hit["title"] for hit in hits] == ["Late parcel 📦"]
 
 
+@pytest.mark.parametrize("installation", _installations(FIRST_WITH_CASES), indirect=True)
 async def test_old_visitors_and_cases_go_on(installation: Installation) -> None:
     """Visitors read their talks by their old tokens, and write; agents reply; webhooks are told."""
     record = installation.record
