@@ -29,7 +29,7 @@ GROUP = 32
 #: Options of the compiler, and the processor's flags that they need.
 INSTRUCTION_SETS = [
     pytest.param(("-march=native", ()), id="native"),
-    pytest.param(("-march=x86-64-v3", ("avx2", "fma", "f16c")), id="avx2"),
+    pytest.param(("-march=x86-64-v3", ("avx2", "fma", "f16c")), id="avx2", marks=pytest.mark.full),
     pytest.param(("-march=x86-64-v3 -mavxvnni", ("avx2", "avx_vnni")), id="avx-vnni", marks=pytest.mark.full),
     pytest.param(("-march=x86-64-v4", ("avx512bw", "avx512vl")), id="avx512", marks=pytest.mark.full),
     pytest.param(("", ()), id="none", marks=pytest.mark.full),

@@ -19,8 +19,11 @@ PROGRAMS = {
     "int8_attention_check.cpp": ["decode", "prefill", "bfloat16"],
     "team_barrier_check.cpp": ["1", "2", "3", "8", "one"],
 }
-#: Variants whose code is that of a neighbour, or of what other tests compile for this processor.
-BETWEEN = ("x86-64-v4-vnni", "x86-64-v4", "x86-64-v3-vnni")
+#: With neither instruction sets nor all that this processor has; what lies between is for ``make test-full``.
+ENDS = (
+    Variant("baseline", platform.machine(), (), frozenset()),
+    Variant("native", platform.machine(), compiler.NATIVE, frozenset()),
+)
 #: A processor of QEMU for each variant that it can run; it knows no AVX-512.
 QEMU_CPUS = {
     "x86-64-v3": "Haswell",
@@ -49,8 +52,8 @@ def _check(program: str, *command: str) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(variant, id=variant.name, marks=pytest.mark.full if variant.name in BETWEEN else ())
-        for variant in (*VARIANTS, Variant("baseline", platform.machine(), (), frozenset()))
+        pytest.param(variant, id=variant.name, marks=() if variant in ENDS else pytest.mark.full)
+        for variant in (*VARIANTS, *ENDS)
     ],
 )
 @pytest.mark.parametrize(

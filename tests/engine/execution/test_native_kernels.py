@@ -27,7 +27,11 @@ INSTRUCTION_SETS = [
         id="avx512",
         marks=[pytest.mark.full, pytest.mark.skipif(not HAS_AVX512, reason="this CPU has no AVX-512")],
     ),
-    pytest.param("-march=x86-64-v3", id="avx2", marks=pytest.mark.skipif(not HAS_AVX2, reason="this CPU has no AVX2")),
+    pytest.param(
+        "-march=x86-64-v3",
+        id="avx2",
+        marks=[pytest.mark.full, pytest.mark.skipif(not HAS_AVX2, reason="this CPU has no AVX2")],
+    ),
     pytest.param("", id="baseline", marks=pytest.mark.full),
 ]
 

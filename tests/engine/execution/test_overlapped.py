@@ -46,7 +46,10 @@ from tests.engine.execution.test_graphs import RecordableKernel
 BLOCK = 4
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral-window", pytest.param("gemma2", marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module",
+    params=["llama", *(pytest.param(family, marks=pytest.mark.full) for family in ("mistral-window", "gemma2"))],
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load(make_model(tmp_path_factory.mktemp("models") / request.param, request.param, seed=3, eos=False))
 
