@@ -35,15 +35,18 @@ USE_SHARED_SERVERS = (
 
 #: What one process takes longest for, folders and files, the longest first. What is not here takes a few seconds.
 LONGEST = (
-    *("e2e/test_other_gradios.py", "e2e", "faults", "engine/runtime/test_soak.py", "app/upgrade", "test_setup.py"),
+    *("e2e/test_other_gradios.py", "e2e", "faults", "engine/runtime/test_soak.py", "app/store/test_copy.py"),
+    *("app/upgrade", "test_setup.py", "models", "engine/sampling/test_sampler.py", "app/store/test_checked_backup.py"),
+    *("engine/execution/test_greedy_equality.py", "app/api/test_openai_invalid_fields.py", "app/turns"),
     *("engine/execution/test_native_families.py", "engine/execution/test_verified.py"),
-    *("engine/execution/test_greedy_equality.py", "engine/execution/test_triton.py", "app/api/test_fuzz.py"),
-    *("engine/sampling/test_sampler.py", "app/cli/test_cli.py", "engine/execution/test_native_kernels.py"),
-    *("app/ui/test_gradio_patches.py", "engine/runtime/test_sleep_and_swap.py", "app/store/test_copy.py"),
-    *("engine/runtime/test_beam_search.py", "models", "engine/execution/test_overlapped.py"),
-    *("engine/execution/test_native_gemm.py", "engine/execution/test_lora.py", "app/cli/test_run.py"),
-    *("app/api/test_extreme_values.py", "engine/execution/test_speculation.py", "app/transfer/test_import_bounds.py"),
-    *("app/auth/test_accounts.py", "engine/model/test_linears.py", "engine/text/test_word_filter.py", "clients"),
+    *("engine/execution/test_triton.py", "app/api/test_fuzz.py", "app/store/test_migrations.py"),
+    *("engine/execution/test_overlapped.py", "engine/execution/test_native_gemm.py", "app/cli"),
+    *("app/transfer/test_import_bounds.py", "app/server/test_serving.py", "engine/model/test_linears.py"),
+    *("app/store/test_backup.py", "engine/execution/test_batch_invariance.py", "engine/execution/test_speculation.py"),
+    *("app/cases/test_webhooks.py", "engine/execution/test_lora.py", "engine/execution/test_native_kernels.py"),
+    *("engine/execution/test_block_products.py", "app/store/test_database.py", "engine/runtime/test_beam_search.py"),
+    *("app/ui/test_gradio_patches.py", "engine/runtime/test_sleep_and_swap.py", "app/api/test_extreme_values.py"),
+    *("app/auth/test_accounts.py", "engine/text/test_word_filter.py", "clients"),
 )
 
 
