@@ -156,7 +156,7 @@ class LiveTurn:
     def start_generation(self) -> None:
         """Starts to generate while the beginning of the turn is still being written to the database.
 
-        Nobody knows the turn yet, and no tool runs before :meth:`launch`.
+        Nobody knows a new turn yet, and no tool runs before :meth:`launch`.
         """
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
         if self._stop_status is not None:
@@ -174,6 +174,7 @@ class LiveTurn:
         assert self._generation is not None
         self._generation.cancel()
         self._generation.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks
+        self.buffer.close(self._cut_off(NOT_SAVED))  # a reply that was to go on may have readers
         self._has_read.set()
 
     def start_after(self, other: LiveTurn) -> None:

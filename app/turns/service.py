@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from app.domain.chat_settings import ChatSettings
@@ -434,11 +435,27 @@ class Turns:
         look_first: bool = True,
     ) -> TurnRef:
         async def begin(turn_id: str) -> TurnRef:
-            resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
-            async with self._admission.admit(user_id, request=resolving):
-                return await self._begin(user_id, turn_id, settings, resolving.result(), collections)
+            async with self._admitted(user_id, resolve_request) as turn_request:
+                return await self._begin(user_id, turn_id, settings, turn_request, collections)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
+
+    @asynccontextmanager
+    async def _admitted(
+        self,
+        user_id: str,
+        resolve_request: Callable[[], Awaitable[TurnRequest]],
+        replies: int = 1,
+        *,
+        is_comparison: bool = False,
+    ) -> AsyncIterator[TurnRequest]:
+        """Admits a request, which is read while the user's replies are counted."""
+        resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
+        try:
+            async with self._admission.admit(user_id, replies, is_comparison=is_comparison, request=resolving):
+                yield resolving.result()
+        finally:
+            resolving.cancel()
 
     async def _resolve(self, user_id: str, resolve_request: Callable[[], Awaitable[TurnRequest]]) -> TurnRequest:
         """The request, if there is room in the storage for what it begins."""
@@ -475,9 +492,8 @@ class Turns:
         resolve_request: Callable[[], Awaitable[TurnRequest]],
     ) -> tuple[TurnRef, ...]:
         async def begin(turn_id: str) -> TurnRef:
-            resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
-            async with self._admission.admit(user_id, len(variants), is_comparison=True, request=resolving):
-                return await self._begin_comparison(user_id, turn_id, variants, settings, resolving.result())
+            async with self._admitted(user_id, resolve_request, len(variants), is_comparison=True) as turn_request:
+                return await self._begin_comparison(user_id, turn_id, variants, settings, turn_request)
 
         first = await self._idempotent_starts.start_once(user_id, request_id, begin)
         columns = self._comparisons.get(first.turn_id)

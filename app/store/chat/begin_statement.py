@@ -10,7 +10,20 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Connection, Interval, Table, bindparam, func, insert, literal, select, update
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Interval,
+    Table,
+    bindparam,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.prepared_statements import JsonRows, Prepared
@@ -26,8 +39,8 @@ class BeginStatement:
     """Writes a conversation, or that it has moved on, a message with its empty reply, and a running turn.
 
     It returns a row if it has written that. It has written nothing if the conversation is missing or another user's, if
-    its tip is not the message's parent, or if a reply is being written in it. Raises IntegrityError if one has begun
-    just now.
+    its tip is not the message's parent, if a reply is being written in it, or if it has had a comparison. Raises
+    IntegrityError if a reply has begun just now.
 
     Args:
         conversation: the columns that are set.
@@ -92,7 +105,12 @@ class BeginStatement:
 
     def _updated(self, columns: Sequence[str]) -> CTE:
         parent = _MESSAGE.alias("parent")
-        running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == RUNNING)
+        # A reply that another transaction starts while this statement waits for the row is not seen here. Column 0
+        # may run only once, by a unique index; where there are other columns, the transaction looks again.
+        in_the_way = select(_TURN.c.id).where(
+            _TURN.c.conversation_id == _CONVERSATION.c.id,
+            or_(_TURN.c.status == RUNNING, _TURN.c.comparison_column > 0),
+        )
         return (
             update(_CONVERSATION)
             .where(
@@ -102,7 +120,7 @@ class BeginStatement:
                 _CONVERSATION.c.tip_message_id == bindparam("parent_id"),
                 parent.c.id == bindparam("parent_id"),
                 parent.c.deletion.is_(None),
-                ~running.exists(),
+                ~in_the_way.exists(),
             )
             .values({name: self._conversation.table.c[name] for name in columns})
             .returning((parent.c.position + 1).label("position"))

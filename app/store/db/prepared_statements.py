@@ -7,6 +7,7 @@ Here SQLAlchemy compiles the statement and picks the type converters once; both 
 from __future__ import annotations
 
 import json
+import math
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -195,6 +196,8 @@ def _as_json(value: Any) -> Any:
     """A parameter of PostgreSQL's driver in a form that ``json_to_recordset`` reads as the same value."""
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
     return f"\\x{value.hex()}" if isinstance(value, bytes) else value
 
 

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, select
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
-from app.domain.views import MessageStatus
+from app.domain.views import MessageStatus, ReplyStats
 from app.errors import Conflict, NotFound
 from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_contexts import BUSY, MOVED_ON
@@ -23,6 +24,7 @@ from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, Turn, table_of
 from testing.databases import PostgresServer
 from testing.turns import new_turn
+from testing.waiting import eventually
 
 SETTINGS = ChatSettings(system_prompt='"Größe" \\ \n', temperature=0.25)
 ENDED = TurnOutcome(text="answer", status=MessageStatus.COMPLETE, token_ids=(1, -2))
@@ -130,3 +132,46 @@ async def test_of_many_at_once_one_begins(database: Database, records: TurnRecor
         (last,) = begun
         records = (records, *others)[nexts.index(last)]
         others = [TurnRecords(database, new_id(), lease_seconds=60) for _ in range(7)]
+
+
+async def test_a_later_column_that_goes_on_meanwhile_is_in_the_way(database: Database, records: TurnRecords) -> None:
+    """No unique index tells: its column is another one than a new reply's."""
+    first = replace(new_turn(), comparison_id=new_id())
+    second = replace(first, turn_id=new_id(), message_id=new_id(), text=None, title=None, comparison_column=1)
+    await records.begin_comparison(ME, [first, second])
+    await records.finish(ME, first.turn_id, ENDED)
+    await records.finish(ME, second.turn_id, ENDED)
+    chosen = replace(new_turn(), title=None, parent_id=second.message_id, conversation_id=first.conversation_id)
+    url = database._writer.url.render_as_string(hide_password=False)
+    with psycopg.connect(url.replace("+psycopg", "")) as other:
+        where = (first.conversation_id,)
+        other.execute("UPDATE conversation SET tip_message_id = %s WHERE id = %s", (second.message_id, *where))
+        other.commit()
+        other.execute("SELECT 1 FROM conversation WHERE id = %s FOR NO KEY UPDATE", where)
+        begun = asyncio.create_task(records.begin(ME, chosen))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as observer:
+            await eventually(lambda: observer.execute(waiting).fetchone() != (0,))
+        other.execute("UPDATE turn SET status = 'running' WHERE id = %s", (second.turn_id,))
+        other.execute("UPDATE conversation SET updated_at = now() WHERE id = %s", where)
+        other.commit()
+        with pytest.raises(Conflict, match=BUSY):
+            await begun
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 5e-324])
+async def test_each_number_is_stored_as_it_is(database: Database, records: TurnRecords, value: float) -> None:
+    turn = new_turn()
+    await records.begin(ME, turn)
+    stats = ReplyStats(
+        prompt_tokens=2**60,
+        cached_prompt_tokens=None,
+        completion_tokens=1,
+        ttft_ms=0.1,
+        itl_ms=value,
+        tokens_per_second=1.0,
+        finish_reason="stop",
+    )
+    await records.finish(ME, turn.turn_id, replace(ENDED, stats=stats))
+    stored = await database.read(lambda session: session.scalar(select(Turn.itl_ms).where(Turn.id == turn.turn_id)))
+    assert stored == value or (stored is not None and stored != stored and value != value)
