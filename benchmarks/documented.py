@@ -51,6 +51,7 @@ MACHINES = (
             "2026-11-29-bench-epyc-bf16",
             "2026-11-29-bench-epyc-int",
             "2026-11-27-bench-epyc-bf16",
+            "2026-11-29-bench-epyc-int8-chats",
         ),
     ),
 )
