@@ -321,7 +321,8 @@ def test_one_block_that_grows_keeps_its_parts(reader: ChatPage, text: str, selec
     grown = reader.page.evaluate(GROW_ONE_BLOCK, [text, selector])
     assert grown["known"] > 40 or selector == "pre"
     assert grown["kept"]
-    assert grown["widest"] < 120, "a browser goes through all items of a list for each new one"
+    # 100 items in each part, and as many as a slow frame draws at once.
+    assert grown["widest"] < 170, "a browser goes through all items of a list for each new one"
     assert grown["grown"] == grown["whole"]
 
 
