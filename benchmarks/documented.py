@@ -52,6 +52,7 @@ MACHINES = (
             "2026-11-29-bench-epyc-int",
             "2026-11-27-bench-epyc-bf16",
             "2026-11-29-bench-epyc-int8-chats",
+            "2026-11-29-bench-epyc-int4-chats",
         ),
     ),
 )
