@@ -156,7 +156,7 @@ class LiveTurn:
     def start_generation(self) -> None:
         """Starts to generate while the beginning of the turn is still being written to the database.
 
-        Nobody knows a new turn yet, and no tool runs before :meth:`launch`.
+        No reader knows a new turn yet, and no tool runs before :meth:`launch`.
         """
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
         if self._stop_status is not None:
@@ -173,7 +173,7 @@ class LiveTurn:
         """Ends a generation whose turn could not be written to the database, and drops its text."""
         assert self._generation is not None
         self._generation.cancel()
-        self._generation.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks
+        self._generation.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # of no use
         self.buffer.close(self._cut_off(NOT_SAVED))  # a reply that was to go on may have readers
         self._has_read.set()
 

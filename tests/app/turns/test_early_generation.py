@@ -13,7 +13,7 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.errors import Conflict, StorageUnavailable
 from app.services.container import Services
 from app.store.chat.turn_records import TurnRecords
-from app.turns.events import TurnEnd, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnText
 from app.turns.service import TurnRef
 from testing.fake_engine import FakeEngine, call_pieces
 from testing.tool_servers import install_demo_tools
@@ -21,20 +21,22 @@ from testing.waiting import eventually
 
 
 class HeldWrite:
-    """Holds back the writing of turns' beginnings."""
+    """Holds back the writing of turns' beginnings, and of replies that go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.allowed = asyncio.Event()
         self.error: Exception | None = None
-        begin: Callable[..., Any] = TurnRecords.begin
+        for name in ("begin", "resume"):
+            monkeypatch.setattr(TurnRecords, name, self._held(getattr(TurnRecords, name)))
 
+    def _held(self, write: Callable[..., Any]) -> Callable[..., Any]:
         async def held(*given: Any) -> None:
             await self.allowed.wait()
             if self.error is not None:
                 raise self.error
-            await begin(*given)
+            await write(*given)
 
-        monkeypatch.setattr(TurnRecords, "begin", held)
+        return held
 
 
 @pytest.fixture
@@ -44,6 +46,10 @@ def write(monkeypatch: pytest.MonkeyPatch) -> HeldWrite:
 
 def send(services: Services, **given: Any) -> asyncio.Task[TurnRef]:
     return asyncio.create_task(services.turns.start(ME, text="go", **given))
+
+
+async def read(services: Services, ref: TurnRef) -> list[TurnEvent]:
+    return [event async for event in services.turns.events(ME, ref.turn_id)]
 
 
 async def test_the_text_that_came_before_the_write_is_the_beginning_of_the_reply(
@@ -57,7 +63,7 @@ async def test_the_text_that_came_before_the_write_is_the_beginning_of_the_reply
     write.allowed.set()
     ref = await sent
     gate.set()
-    events = [event async for event in services.turns.events(ME, ref.turn_id)]
+    events = await read(services, ref)
     assert "".join(event.text for event in events if isinstance(event, TurnText)) == "early late"
     assert (await services.conversations.get_message(ME, ref.message_id)).content == "early late"
 
@@ -71,7 +77,7 @@ async def test_a_reply_that_ends_before_the_write_is_saved_by_it(
     assert not sent.done()
     write.allowed.set()
     ref = await sent
-    events = [event async for event in services.turns.events(ME, ref.turn_id)]
+    events = await read(services, ref)
     assert isinstance(events[-1], TurnEnd)
     assert (await services.conversations.get_message(ME, ref.message_id)).content == "short"
 
@@ -114,6 +120,28 @@ async def test_no_tool_runs_before_the_write(services: Services, engine: FakeEng
     assert demo.calls == []
     write.allowed.set()
     ref = await sent
-    async for _ in services.turns.events(ME, ref.turn_id):
-        pass
+    await read(services, ref)
     assert demo.calls == ["order 7"]
+
+
+async def test_who_reads_a_reply_that_cannot_go_on_is_told(
+    services: Services, engine: FakeEngine, write: HeldWrite
+) -> None:
+    write.allowed.set()
+    engine.say("half ", "never", gates={1: asyncio.Event()})
+    ref = await send(services)
+    await anext(services.turns.events(ME, ref.turn_id))
+    await services.turns.stop(ME, ref.turn_id)
+    write.allowed.clear()
+    write.error = Conflict("It was changed elsewhere.")
+    engine.started.clear()
+    engine.say("whole", gates={1: asyncio.Event()})
+    resumed = asyncio.create_task(services.turns.resume(ME, ref.message_id))
+    await engine.started.wait()
+    reading = asyncio.create_task(read(services, ref))
+    await asyncio.sleep(0)
+    write.allowed.set()
+    with pytest.raises(Conflict):
+        await resumed
+    assert isinstance((await asyncio.wait_for(reading, 10))[-1], TurnEnd)
+    assert (await services.conversations.get_message(ME, ref.message_id)).content == "half "
