@@ -8,6 +8,8 @@
 Prints medians: the wall-clock seconds that a user waits, and the CPU seconds, which other programs on the machine
 hardly affect. A first round, which reads the files from the disk and compiles them, is not counted. While the model
 loads, ``GET /health`` is asked again and again on one connection: the longest answer is the page's longest stall.
+Memory is what the server's process holds after the first reply (RSS, with the model and the part of its cache that was
+used), beside that of a process that only imports torch and gradio.
 """
 
 from __future__ import annotations
@@ -99,7 +101,10 @@ def _measure(folder: Path, data: Path) -> Iterator[tuple[str, float]]:
         yield "first token, s", monotonic() - begin
         yield "first token, CPU s", _cpu_seconds(process.pid)
         yield "longest answer while the model loads, s", stall
+        response.read()
+        yield "memory after the first reply, MiB", _resident_mib(process.pid)
         connection.close()
+    yield "memory of torch and gradio alone, MiB", _imported_mib()
     for command in COMMANDS:
         used = _children_seconds()
         begin = monotonic()
@@ -156,6 +161,28 @@ def _cpu_seconds(pid: int) -> float:
     """CPU seconds that a running process has used, with its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mib(pid: int) -> float:
+    """Memory of a running process in RAM, with the pages of mapped files that it has touched."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+
+
+def _imported_mib() -> float:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import torch, gradio; print(); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"GRADIO_ANALYTICS_ENABLED": "False"},
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        mib = _resident_mib(process.pid)
+        process.stdin.close()
+    return mib
 
 
 def _children_seconds() -> float:
