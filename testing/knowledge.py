@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.domain.knowledge import Passage
 from app.errors import NotFound
@@ -23,7 +23,7 @@ def passage(text: str, number: int = 1, *, title: str = "Returns", heading: str 
 
 
 class ScriptedSearch:
-    """Finds the same passages for each query, in the collections that a user may use.
+    """Finds the same passages for each query but those of ``found_for``, in the collections that a user may use.
 
     Args:
         members: the users who may use each collection, by its id.
@@ -31,6 +31,7 @@ class ScriptedSearch:
 
     def __init__(self, *found: Passage, members: dict[str, set[str]]) -> None:
         self.found: Sequence[Passage] = found
+        self.found_for: Mapping[str, Sequence[Passage]] = {}
         self.queries: list[str] = []
         self.members = members
 
@@ -41,4 +42,4 @@ class ScriptedSearch:
             if user_id not in self.members.get(collection, ()):
                 raise NotFound("There is no such collection.")
         self.queries.append(query)
-        return list(self.found)[:limit]
+        return list(self.found_for.get(query, self.found))[:limit]

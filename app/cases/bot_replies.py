@@ -100,7 +100,8 @@ class BotReplies:
         """
         case, inbox = answering.case, answering.inbox
         before, message = talk(answering.history)
-        found = await self._sources.find(inbox.user_id, inbox.collections, message) if inbox.collections else ()
+        pairs = [(asked["content"], said["content"]) for asked, said in zip(before[::2], before[1::2], strict=True)]
+        found = await self._sources.find(inbox.user_id, inbox.collections, message, pairs)
         template = await self._templates.prompt(WIDGET_BOT)
         if template is None:
             raise EngineUnavailable(f"The prompt “{WIDGET_BOT}” was removed. Restore it at /desk.")

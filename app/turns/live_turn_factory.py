@@ -103,7 +103,8 @@ class LiveTurnFactory:
         if partial_reply:
             sources = partial_reply.sources
         elif sources is None:
-            sources = await self._sources.find(user_id, used.collections, turn_request.text, past_turns(context.path))
+            before = [(turn.question, turn.reply.content) for turn in past_turns(context.path)]
+            sources = await self._sources.find(user_id, used.collections, turn_request.text, before)
         streams = self._streams(used, sources, is_new=partial_reply is None)
         is_by_model = streams is self._engine
         offers = self._tool_offers if is_by_model else None

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from app.domain.citations import citation_pattern
 from app.domain.knowledge import MAX_QUERY_CHARS, Passage
-from app.domain.prompting import PastTurn
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
+from app.knowledge.query_windows import Window, best_of, is_short, windows_of
 from app.knowledge.reranking import Reranker
 from app.knowledge.rewriting import QuestionRewriter
 from app.settings import AppSettings
@@ -71,14 +71,14 @@ class Sources:
         self._token_counts: dict[tuple[str, str], int] = {}  # by the model's name and the text
 
     async def find(
-        self, user_id: str, collections: Sequence[str], text: str, turns: Sequence[PastTurn] = ()
+        self, user_id: str, collections: Sequence[str], text: str, before: Sequence[tuple[str, str]] = ()
     ) -> tuple[Passage, ...]:
         """Returns the sources for a reply to ``text``, best first; none without collections, or if nothing matches.
 
         What does not fit the token budget is dropped from the end.
 
         Args:
-            turns: the conversation before ``text``, without the sources of its replies.
+            before: the messages and replies before ``text``, oldest first, without the sources of the replies.
 
         Raises:
             NotFound: a collection is missing, or the user may not use it.
@@ -87,7 +87,7 @@ class Sources:
             return ()
         if self.retriever is None:
             raise NotFound(NO_DOCUMENTS)
-        found = await self._search(self.retriever, user_id, collections, text, turns)
+        found = await self._search(self.retriever, user_id, collections, text, before)
         budget = self.max_tokens
         sources: list[Passage] = []
         for passage in found:
@@ -98,30 +98,41 @@ class Sources:
         return tuple(sources)
 
     async def _search(
-        self, retriever: Retriever, user_id: str, collections: Sequence[str], text: str, turns: Sequence[PastTurn]
+        self,
+        retriever: Retriever,
+        user_id: str,
+        collections: Sequence[str],
+        text: str,
+        before: Sequence[tuple[str, str]],
     ) -> list[Passage]:
         """Returns the passages above the threshold, best first, at most as many as a reply is given."""
         caller = caller_of(user_id, accounts=self._settings.accounts)
         count = self._settings.knowledge_passages
         candidates = max(count, self._settings.knowledge_rerank) if self._reranker else count
 
-        async def search(query: str) -> list[Passage]:
-            try:
-                found = await retriever.search(
-                    user_id, query[:MAX_QUERY_CHARS], collections=collections, limit=candidates
-                )
-            except NotFound as error:
-                raise NotFound(GONE) from error
-            return [passage for passage in found if passage.score >= self._settings.knowledge_min_score]
+        async def search(windows: Sequence[Window]) -> list[Passage]:
+            found: list[tuple[Window, Sequence[Passage]]] = []
+            for window in windows:  # in turn: a user has one search at a time
+                try:
+                    passages = await retriever.search(user_id, window.query, collections=collections, limit=candidates)
+                except NotFound as error:
+                    raise NotFound(GONE) from error
+                found.append((window, passages))
+            best = best_of(found, limit=candidates)
+            return [passage for passage in best if passage.score >= self._settings.knowledge_min_score]
 
         query = text
         if self._rewriter is not None:
-            before = [(turn.question, turn.reply.content) for turn in turns]
             query = await self._rewriter.rewrite(text, before, caller=caller)
-        found = await search(query)
+        found = await search(windows_of(query))
         if not found and query != text:
             query = text
-            found = await search(query)
+            found = await search(windows_of(query))
+        if not found and before and is_short(text):
+            # "And for children?" asks with the words of the message before. They do not count alone: a message about
+            # something else still finds nothing.
+            query = f"{before[-1][0]} {text}"[:MAX_QUERY_CHARS]
+            found = await search([Window(query, 1.0)])
         if self._reranker is not None:
             found = await self._reranker.rerank(
                 query[:MAX_QUERY_CHARS], found, count=self._settings.knowledge_rerank, caller=caller

@@ -182,6 +182,47 @@ async def test_nothing_found_is_said_without_a_model(
     assert engine.calls == []
 
 
+async def test_a_mail_finds_what_one_of_its_sentences_asks_for(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    search.found_for = {"Until which day can I return the jacket?": (RETURNS,)}
+    search.found = ()
+    engine.say("Within 30 days [1].")
+    ref = await start(
+        services,
+        text="Hi, I bought a birthday present for my brother last month. Until which day can I return the jacket?",
+    )
+    await read(services, ref)
+    assert [one.text for one in (await last(services, ref)).citations] == [RETURNS.text]
+
+
+async def test_a_short_message_is_searched_for_with_the_one_before_it(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    engine.say("Within 30 days [1].")
+    ref = await start(services, text="How long can goods be returned?")
+    await read(services, ref)
+    search.found, search.found_for = (), {"How long can goods be returned? And refunds?": (REFUNDS,)}
+    engine.say("5 days [1].")
+    ref = await start(services, text="And refunds?", conversation_id=ref.conversation_id)
+    await read(services, ref)
+    assert [one.text for one in (await last(services, ref)).citations] == [REFUNDS.text]
+    assert search.queries[-2:] == ["And refunds?", "How long can goods be returned? And refunds?"]
+
+
+async def test_a_longer_message_that_finds_nothing_is_not_searched_for_with_the_one_before_it(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    engine.say("Within 30 days [1].")
+    ref = await start(services, text="How long can goods be returned?")
+    await read(services, ref)
+    search.found = ()
+    ref = await start(services, text="Which river flows through Vienna?", conversation_id=ref.conversation_id)
+    await read(services, ref)
+    assert (await last(services, ref)).content == NOTHING_FOUND
+    assert search.queries == ["How long can goods be returned?", "Which river flows through Vienna?"]
+
+
 async def test_a_small_model_shows_the_passages(services: Services, engine: FakeEngine, search: ScriptedSearch) -> None:
     engine._info = replace(engine.info, num_parameters=135_000_000)
     search.found = [replace(RETURNS, text="See [2] and *this*:\n```\n[3]"), REFUNDS]
