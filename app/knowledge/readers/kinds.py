@@ -6,6 +6,7 @@ import codecs
 import io
 import re
 import zipfile
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import PurePath
 
@@ -36,6 +37,14 @@ SUFFIXES = {
 READABLE = "Markdown, HTML, plain text, PDF, DOCX and CSV can be read."
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # DOC, XLS; and DOCX with a password
 _HTML = re.compile(r"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])", re.IGNORECASE | re.DOTALL)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+WESTERN = "cp1252"
+ENCODINGS = (
+    *(WESTERN, "cp1250", "cp1251", "cp1253", "cp1254", "koi8_r"),
+    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+)
+"""Those that people still have files in, besides Unicode: among all that there are, short texts look like others."""
+MAX_GUESSED_BYTES = 200_000  # read to guess an encoding
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -58,8 +67,8 @@ def document_kind(data: bytes, name: str) -> DocumentKind:
         BrokenFile: the format is not read, or is not the one that the name says.
     """
     named = SUFFIXES.get(PurePath(name).suffix.lower())
-    if b"%PDF-" in data[:1024]:
-        return DocumentKind.PDF
+    if data.startswith(b"%PDF-") or (b"%PDF-" in data[:1024] and named in (None, DocumentKind.PDF)):
+        return DocumentKind.PDF  # some programs write something else first
     if data.startswith(b"PK\x03\x04"):
         return _zip_kind(data, name)
     if data.startswith(_OLE):
@@ -86,20 +95,40 @@ def _zip_kind(data: bytes, name: str) -> DocumentKind:
 
 
 def decode(data: bytes, name: str) -> str:
-    """The text of a file in UTF-8, UTF-16 with a byte order mark, or Windows-1252.
+    """The text of a file in UTF-8, UTF-16 with a byte order mark, or what its bytes tell of its encoding.
+
+    Of UTF-8 with a few bytes that are none, these become U+FFFD: in another encoding, all its other letters would be
+    wrong.
 
     Raises:
         BrokenFile: it is no text.
     """
-    encodings = ["utf-8-sig", "cp1252"]
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encodings = ["utf-16"]
-    for encoding in encodings:
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if _CONTROL.search(text):
-            break
-        return text.replace("\r\n", "\n").replace("\r", "\n")
-    raise BrokenFile(f"{name} is no text and of no format that is known. {READABLE}")
+    text = _decoded(data)
+    if text is None or _CONTROL.search(text):
+        raise BrokenFile(f"{name} is no text and of no format that is known. {READABLE}")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _decoded(data: bytes) -> str | None:
+    """The text; None if it is none."""
+    with suppress(UnicodeDecodeError):
+        return data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
+    if data.startswith(_UTF_16) or b"\0" in data:
+        return None
+    text = data.decode("utf-8-sig", errors="replace")
+    wrong = text.count("\ufffd")
+    others = len(text) - len(text.encode("ascii", errors="ignore"))
+    if others >= 2 * wrong:  # at least as many letters are UTF-8 as are not
+        return text
+    return data.decode(_guessed_encoding(data), errors="replace")
+
+
+def _guessed_encoding(data: bytes) -> str:
+    from charset_normalizer import from_bytes
+
+    found = from_bytes(data[:MAX_GUESSED_BYTES], cp_isolation=list(ENCODINGS))
+    best = found.best()
+    if best is None:
+        return WESTERN
+    alike = {one.encoding for one in found if (one.chaos, one.coherence) == (best.chaos, best.coherence)}
+    return WESTERN if WESTERN in alike else best.encoding

@@ -49,7 +49,7 @@ def test_a_line_break_ends_no_sentence_but_an_item_of_a_list_does() -> None:
         "- refund the broken garden lamp\n- change the delivery address please\n* send another printed invoice"
     )
     assert items[1:] == [
-        "- refund broken garden lamp",
+        "- refund the broken garden lamp",
         "- change the delivery address please",
         "* send another printed invoice",
     ]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
+from typing import Any
 
 from docx import Document
+from docx.enum.style import WD_STYLE_TYPE
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls, qn
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
@@ -52,9 +57,7 @@ def docx() -> bytes:
         (cell for row in table.rows for cell in row.cells), ("Plan", "Days", "Basic", "5"), strict=True
     ):
         cell.text = text
-    result = io.BytesIO()
-    document.save(result)
-    return result.getvalue()
+    return _saved(document)
 
 
 def docx_bomb(unpacked_bytes: int) -> bytes:
@@ -99,3 +102,63 @@ HTML = b"""<!doctype html><html><head><title>Returns policy</title></head><body>
 </article></main><footer>Copyright</footer></body></html>"""
 
 CSV = b'Question;Answer\n"How long; really?";"Five days.\nOr six."\nOnly asked;\n'
+
+
+def rich_docx() -> bytes:
+    """A DOCX as Word writes it after a review, with content controls, a text box and a table in a cell."""
+    document = Document()
+    document.add_heading("Terms", 1)
+    period = document.add_paragraph("The period is ")
+    period._p.append(_xml('<w:ins w:id="1" w:author="x"><w:r><w:t>thirty</w:t></w:r></w:ins>'))
+    period._p.append(_xml('<w:del w:id="2" w:author="x"><w:r><w:delText>ten</w:delText></w:r></w:del>'))
+    period._p.append(_xml('<w:moveFrom w:id="3" w:author="x"><w:r><w:t>moved away</w:t></w:r></w:moveFrom>'))
+    period.add_run("\tdays.")
+    document.element.body.insert(
+        2, _xml("<w:sdt><w:sdtContent><w:p><w:r><w:t>In a control.</w:t></w:r></w:p></w:sdtContent></w:sdt>")
+    )
+    name = document.add_paragraph("Name: ")
+    name._p.append(_xml("<w:sdt><w:sdtContent><w:r><w:t>inline control</w:t></w:r></w:sdtContent></w:sdt>"))
+    box = "<w:txbxContent><w:p><w:r><w:t>In a box.</w:t></w:r></w:p></w:txbxContent>"
+    name._p.append(
+        _xml(
+            "<w:r><mc:AlternateContent><mc:Choice Requires='wps'>"
+            f"{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent></w:r>"
+        )
+    )
+    table = document.add_table(2, 3)
+    table.cell(0, 0).merge(table.cell(0, 1)).text = "Both"
+    table.cell(0, 2).merge(table.cell(1, 2)).text = "Tall"
+    table.cell(1, 0).text = "outer"
+    inner = table.cell(1, 0).add_table(1, 2)
+    inner.cell(0, 0).text, inner.cell(0, 1).text = "inner", "also inner"
+    return _saved(document)
+
+
+def german_docx() -> bytes:
+    """A DOCX whose styles have the ids that a German Word gives them."""
+    document = Document()
+    ids = {"Title": "Titel", "Heading 1": "berschrift1", "Heading 2": "berschrift2", "List Bullet": "Aufzhlungszeichen"}
+    for name, id in ids.items():
+        document.styles[name].element.set(qn("w:styleId"), id)
+    document.styles.add_style("Eigene", WD_STYLE_TYPE.PARAGRAPH).base_style = document.styles["Heading 2"]
+    for text, style in (
+        ("Handbuch", "Title"),
+        ("Rückgabe", "Heading 1"),
+        ("In 30 Tagen.", "Normal"),
+        ("Ausland", "Eigene"),
+        ("Porto", "List Bullet"),
+        ("Zoll", "List Bullet"),
+    ):
+        document.add_paragraph(text, style=style)
+    return _saved(document)
+
+
+def _xml(text: str) -> Any:
+    spaces = f'{nsdecls("w")} xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    return parse_xml(re.sub(r"^<([\w:]+)", rf"<\1 {spaces}", text))
+
+
+def _saved(document: Any) -> bytes:
+    result = io.BytesIO()
+    document.save(result)
+    return result.getvalue()

@@ -67,6 +67,75 @@ def test_docx_keeps_structure() -> None:
     ]
 
 
+def test_docx_keeps_what_was_inserted_and_what_stands_in_controls_boxes_and_inner_tables() -> None:
+    document = read_document(files.rich_docx(), "terms.docx")
+    terms = ("Terms",)
+    assert document.blocks == [
+        Block(BlockKind.PARAGRAPH, "The period is thirty\tdays.", terms),
+        Block(BlockKind.PARAGRAPH, "In a control.", terms),
+        Block(BlockKind.PARAGRAPH, "Name: inline control", terms),
+        Block(BlockKind.PARAGRAPH, "In a box.", terms),
+        Block(BlockKind.TABLE, "| Both | Both | Tall |\n| outer inner, also inner |  | Tall |", terms),
+    ]
+
+
+def test_docx_of_a_word_in_another_language_keeps_structure() -> None:
+    document = read_document(files.german_docx(), "handbuch.docx")
+    assert document.title == "Handbuch"
+    assert document.blocks == [
+        Block(BlockKind.PARAGRAPH, "In 30 Tagen.", ("Rückgabe",)),
+        Block(BlockKind.LIST, "- Porto\n- Zoll", ("Rückgabe", "Ausland")),
+    ]
+
+
+ARTICLE = """<!doctype html><html><head><title>Shop</title></head><body><article><h1>Returns</h1>
+<p>This page says how goods are sent back to our shop, who pays for the parcel, and when the money is paid back.</p>
+<blockquote>Opened goods are <b>excluded</b>. <p>Other goods are refunded.</p> After ten days.</blockquote>
+<ul><li>Return costs:<ul><li>Germany: free</li><li>EU: 9 euros</li></ul></li><li>Keep the slip</li></ul>
+<p>Please write to us if the parcel does not arrive within five days, or if anything in it is missing.</p>
+</article></body></html>"""
+
+
+def test_html_keeps_the_text_beside_blocks_and_the_levels_of_a_list() -> None:
+    texts = [block.text for block in read_document(ARTICLE.encode(), "returns.html").blocks]
+    at = texts.index("Opened goods are excluded.")
+    assert texts[at : at + 4] == [
+        "Opened goods are excluded.",
+        "Other goods are refunded.",
+        "After ten days.",
+        "- Return costs:\n  - Germany: free\n  - EU: 9 euros\n- Keep the slip",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1252", "naïve résumé – “quoted”"),
+        ("cp1252", "Die Rückgabe ist innerhalb von 30 Tagen möglich."),
+        ("cp1251", "Возврат возможен в течение 30 дней после получения."),
+        ("koi8_r", "Возврат возможен в течение 30 дней после получения."),
+        ("cp1250", "Zwrot jest możliwy w ciągu 30 dni. Proszę odesłać paczkę w oryginalnym opakowaniu."),
+        ("cp1253", "Η επιστροφή είναι δυνατή εντός 30 ημερών."),
+        ("shift_jis", "保証期間は二年です。商品が破損していた場合は写真を送ってください。"),
+        ("gb18030", "退货期限为三十天。如果商品损坏,请发送照片。"),
+        ("euc_kr", "반품은 30일 이내에 가능합니다."),
+        ("utf-16", "Größe"),
+        ("utf-8-sig", "Größe"),
+    ],
+)
+def test_text_in_encodings_that_people_have_is_read(encoding: str, text: str) -> None:
+    assert read_document(text.encode(encoding), "a.txt").blocks[0].text == text
+
+
+def test_a_wrong_byte_in_utf_8_costs_one_letter() -> None:
+    data = "Überschrift und Maße".encode() + b"\xff" + " der Größe nach".encode()
+    assert read_document(data, "a.txt").blocks[0].text == "Überschrift und Maße\ufffd der Größe nach"
+
+
+def test_a_text_about_pdf_is_no_pdf() -> None:
+    assert read_document(b"# Formats\n\nA PDF begins with %PDF-1.4 in its first line.", "a.md").title == "Formats"
+
+
 def test_each_question_of_a_csv_is_a_section() -> None:
     document = read_document(files.CSV, "faq.csv")
     assert document.blocks == [
