@@ -105,8 +105,14 @@ def sync(
     source = folder or settings.knowledge_dir
     if source is None:
         raise StartupError("There is no folder to follow. Name one, or set APP_KNOWLEDGE_DIR.")
+    followed = settings.knowledge_dir
 
     async def work(files: KnowledgeFiles) -> bool:
+        if followed is not None and files.is_default and source.resolve() != followed.resolve():
+            raise StartupError(
+                f"The server makes the collection of {followed} follow that folder, and another one would remove its "
+                "documents. Name a collection for this folder with --collection."
+            )
         return await files.sync(source, read=not no_wait)
 
     _end(_with_files(settings, collection, user, work))

@@ -53,6 +53,11 @@ class KnowledgeFiles:
         self._collections = {one.id: one.name for one in collections}
         self._max_bytes = settings.knowledge_max_file_mb * MIB
 
+    @property
+    def is_default(self) -> bool:
+        """Whether the collection is the one that follows the folder of the settings."""
+        return self.collection_id == KNOWLEDGE_COLLECTION_ID
+
     async def add(self, paths: Iterable[Path], *, read: bool) -> bool:
         """Adds files, and reads them; returns whether that worked for each.
 

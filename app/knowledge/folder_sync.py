@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import DocumentSource
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 5.0
 """Between two looks at the folder. A file must not change from one to the next: it may still be being copied."""
+REMOVAL_SECONDS = 60.0
+"""A file is missing for so long before a running server removes its document, with its versions: whoever copies a
+folder anew empties it first."""
 
 
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class FolderSync:
         self._collection_id = collection_id
         self._seen: dict[str, FolderFile] | None = None  # by the last look; None before the first
         self._synced: dict[str, FolderFile] | None = None
+        self._missing_since: dict[str, float] = {}  # names of files by which documents came, until they are removed
         self._hashes: dict[str, tuple[FolderFile, str]] = {}  # by name: the content's hash, and the file it was of
 
     async def sync(self) -> SyncReport:
@@ -74,7 +79,7 @@ class FolderSync:
             StorageUnavailable: the disk or the database refuses.
         """
         found = await asyncio.to_thread(scan_folder, self._folder)
-        return await self._apply(found, found)
+        return await self._apply(found, found, patience=0.0)
 
     async def follow(self) -> None:
         """Looks at the folder once, and synchronises what has changed and settled. Opens no file that it knows.
@@ -86,8 +91,8 @@ class FolderSync:
         if before is None:
             return
         settled = {name: file for name, file in self._seen.items() if before.get(name) == file}
-        if settled != self._synced:
-            _log_report(await self._apply(self._seen, settled))
+        if settled != self._synced or self._missing_since:
+            _log_report(await self._apply(self._seen, settled, patience=REMOVAL_SECONDS))
             self._synced = settled
 
     async def run(self) -> None:
@@ -103,8 +108,10 @@ class FolderSync:
                 problem = error.message
             await asyncio.sleep(SCAN_SECONDS)
 
-    async def _apply(self, found: Mapping[str, FolderFile], settled: Mapping[str, FolderFile]) -> SyncReport:
-        """Adds the settled files, and removes documents of files that are not found."""
+    async def _apply(
+        self, found: Mapping[str, FolderFile], settled: Mapping[str, FolderFile], *, patience: float
+    ) -> SyncReport:
+        """Adds the settled files, and removes documents of files that have not been found for ``patience`` seconds."""
         stored = await self._stored.all(self._user_id, self._collection_id)
         gone = [one for one in stored.values() if one.source is DocumentSource.FOLDER and one.name not in found]
         if gone and not found:
@@ -112,6 +119,8 @@ class FolderSync:
                 f"{self._folder} has no documents, and those in the collection are kept: a volume that is not mounted "
                 "looks the same. If it is meant, use `deskmate kb remove`."
             )
+        now = monotonic()
+        self._missing_since = {one.name: self._missing_since.get(one.name, now) for one in gone}
         report = SyncReport()
         for name, file in settled.items():
             try:
@@ -119,6 +128,9 @@ class FolderSync:
             except (InvalidInput, LimitReached, TooLarge) as error:
                 report.errors[name] = error.message
         for one in gone:
+            if now - self._missing_since[one.name] < patience:
+                continue
+            del self._missing_since[one.name]
             self._hashes.pop(one.name, None)
             try:
                 await self._documents.remove(self._user_id, one.document_id)

@@ -131,7 +131,8 @@ async def test_different_files_of_one_name_are_uploaded_to_both(start: Start, da
 async def test_both_follow_one_folder(start: Start, database: Engine, tmp_path: Path) -> None:
     folder = tmp_path / "knowledge"
     folder.mkdir()
-    servers = [start(constants=EAGER, encoder=True, knowledge_dir=folder) for _ in range(2)]
+    constants = {**EAGER, "app.knowledge.folder_sync.REMOVAL_SECONDS": 1.0}
+    servers = [start(constants=constants, encoder=True, knowledge_dir=folder) for _ in range(2)]
 
     async def until_documents(http: httpx.AsyncClient, expected: dict[str, int]) -> None:
         """Until these are there, all of them read, by their names and versions."""

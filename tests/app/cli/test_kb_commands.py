@@ -109,6 +109,13 @@ def test_a_folder_is_followed(run: Run, folder: Path, monkeypatch: pytest.Monkey
     assert "broken.pdf is not a PDF file" in errors
     (folder / "broken.pdf").unlink()
     assert run("sync")[:2] == (0, "0 added, 0 changed, 1 removed.\n")
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "a.md").write_text("A")
+    status, _, errors = run("sync", str(other))
+    assert (status, "Name a collection for this folder with --collection." in " ".join(errors.split())) == (2, True)
+    monkeypatch.delenv("APP_KNOWLEDGE_DIR")
+    assert "returns.md" in run("list")[1]
     status, _, errors = run("sync", "missing")
     assert (status, "missing cannot be read" in " ".join(errors.split())) == (2, True)
 

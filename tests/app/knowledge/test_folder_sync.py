@@ -113,10 +113,36 @@ async def test_a_running_server_takes_files_that_have_settled(
     assert opened == ["eu/b.txt", "a.md"]
     await sync.follow()
     assert opened == ["eu/b.txt", "a.md"]  # nothing changed: nothing is opened
+    now = 0.0
+    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
     (folder / "a.md").unlink()
+    await sync.follow()
+    now = folder_sync.REMOVAL_SECONDS - 1
+    await sync.follow()
+    assert set(await stored(database)) == {"a.md", "eu/b.txt"}
+    now = folder_sync.REMOVAL_SECONDS
     await sync.follow()
     assert set(await stored(database)) == {"eu/b.txt"}
     assert opened == ["eu/b.txt", "a.md"]
+
+
+async def test_a_file_that_is_copied_anew_keeps_its_document_and_versions(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
+    sync = following(database, folder)
+    for _ in range(2):
+        await sync.follow()
+    document = (await stored(database))["a.md"].document_id
+    for round in range(4):  # missing for long in all, but never at once
+        (folder / "a.md").unlink()
+        await sync.follow()
+        now += folder_sync.REMOVAL_SECONDS - 1
+        (folder / "a.md").write_text(f"A {round}")
+        for _ in range(2):
+            await sync.follow()
+    assert (await stored(database))["a.md"].document_id == document
 
 
 async def test_a_server_follows_its_folder(
