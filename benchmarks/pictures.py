@@ -94,6 +94,19 @@ class Picture:
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, width):.1f}" height="{BAR}" rx="2" class="{style}"/>'
         )
 
+    def panels(self, label_width: float, gap: float, titles: Sequence[str]) -> tuple[list[float], float]:
+        """Divides the width right of the rows' labels into panels, and writes a title over each.
+
+        Returns:
+            Where each panel begins, and how wide they are.
+        """
+        width = (WIDTH - 2 * MARGIN - label_width - gap * (len(titles) - 1)) / len(titles)
+        lefts = [MARGIN + label_width + index * (width + gap) for index in range(len(titles))]
+        self.top += 34
+        for left, title in zip(lefts, titles, strict=True):
+            self.text(left, self.top, title, "head")
+        return lefts, width
+
     def line(self, x: float, top: float, bottom: float, style: str) -> None:
         self._parts.append(f'<path d="M{x:.1f} {top:.1f}V{bottom:.1f}" class="{style}"/>')
 
@@ -119,14 +132,10 @@ def engine_picture() -> str:
     rows = comparisons()
     ratios = [cell.ratio for _, cells in rows for cell in cells if cell is not None]
     lowest, highest = log2(min(1.0, *ratios)), log2(max(1.0, *ratios))
-    label_width, gap, ratio_width, peer_width = 222, 28, 40, 78
-    panel = (WIDTH - 2 * MARGIN - label_width - gap * (len(MACHINES) - 1)) / len(MACHINES)
+    lefts, panel = picture.panels(label_width=222, gap=28, titles=[machine.title for machine in MACHINES])
+    ratio_width, peer_width = 40, 78
     unit = (panel - ratio_width - peer_width) / (highest - lowest)  # a bar's length for twice the speed
-    lefts = [MARGIN + label_width + index * (panel + gap) for index in range(len(MACHINES))]
-
-    picture.top += 34
     for left, machine in zip(lefts, MACHINES, strict=True):
-        picture.text(left, picture.top, machine.title, "head")
         picture.text(left, picture.top + 17, days(files_in_use(machine)), "soft")
     picture.top += 24
     first_row = picture.top
@@ -231,13 +240,9 @@ def search_picture() -> str:
         for name, title in (("sqlite", "SQLite"), ("postgresql", "PostgreSQL"))
         for size in ("a_tenth", "databases")
     ]
-    label_width, gap, number_width = 150, 22, 66
-    panel = (WIDTH - 2 * MARGIN - label_width - gap * (len(kinds) - 1)) / len(kinds)
+    lefts, panel = picture.panels(label_width=150, gap=22, titles=[title for _, title in kinds])
+    number_width = 66
     unit = (panel - number_width) / max(figures[f"{kind}_p95_ms"] for _, figures in rows for kind, _ in kinds)
-    picture.top += 34
-    lefts = [MARGIN + label_width + index * (panel + gap) for index in range(len(kinds))]
-    for left, (_, title) in zip(lefts, kinds, strict=True):
-        picture.text(left, picture.top, title, "head")
     _legend(picture, MARGIN, picture.top)
     picture.top += 8
     first_row = picture.top
