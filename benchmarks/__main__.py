@@ -27,6 +27,7 @@ from benchmarks import machine
 from benchmarks.model_files import FILE, ROOT, BenchModel, bench_model
 from benchmarks.peers.catalogue import CATALOGUE, FORMATS
 from benchmarks.report import Bandwidth, Report
+from benchmarks.result_files import RESULTS
 from benchmarks.side_by_side import START, PeerBench
 from benchmarks.workloads import make_workloads
 
@@ -98,7 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="measured repetitions, after one warm-up (3; quick: 1)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every engine")
     parser.add_argument("--kv-gib", type=float, default=1.5, help="memory for each engine's KV cache, GiB")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--name", help="name of the output files; default: DATE-bench, or DATE-bench-quick")
     args = parser.parse_args()
     args.repeats = args.repeats or (1 if args.quick else 3)

@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
-import os
 import resource
 import tempfile
 import zipfile
@@ -31,10 +29,10 @@ from typing import Any
 import httpx
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
 from benchmarks.live.server import LiveServer, ServerEnded
 from benchmarks.live.victim import Victim, VictimTimings
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import RESULTS, write_result
 
 MIB = 2**20
 CONTAINER_MIB = 4096
@@ -401,9 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows.append(asyncio.run(attack(name, server, Path(temporary) / "data", args.seconds)))
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         print(format_row(rows[-1]), flush=True)
-    output = RESULTS / f"{args.name or str(about['date'])[:10] + '-abuse'}.json"
-    output.write_text(json.dumps({"machine": about, "attacks": rows}, indent=1) + os.linesep)
-    print(f"written to {output}")
+    output = RESULTS / f"{args.name}.json" if args.name else None
+    write_result({"machine": about, "attacks": rows}, "abuse", output)
 
 
 if __name__ == "__main__":

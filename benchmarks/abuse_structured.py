@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import tempfile
 from collections import Counter
@@ -26,12 +25,12 @@ from typing import Any
 import httpx
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
 from benchmarks.live import hostile_requests
 from benchmarks.live.hostile_requests import HostileRequest
 from benchmarks.live.server import LiveServer
 from benchmarks.live.victim import Victim
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import RESULTS, write_result
 
 ATTACKS: dict[str, Callable[[int], Sequence[HostileRequest]]] = {
     "schemas": hostile_requests.schemas,
@@ -145,10 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary, LiveServer(Path(temporary)) as server:
         rows = asyncio.run(run(names, server, args))
     about["load_average_after"] = os.getloadavg()
-    output = RESULTS / f"{args.name or str(about['date'])[:10] + '-abuse-structured'}.json"
+    output = RESULTS / f"{args.name}.json" if args.name else None
     chosen = {"seconds": args.seconds, "rounds": args.rounds, "requests_per_second": args.rate}
-    output.write_text(json.dumps({"machine": about, "parameters": chosen, "attacks": rows}, indent=1) + os.linesep)
-    print(f"written to {output}")
+    write_result({"machine": about, "parameters": chosen, "attacks": rows}, "abuse-structured", output)
 
 
 if __name__ == "__main__":

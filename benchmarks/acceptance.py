@@ -34,7 +34,7 @@ from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_records import NewTurn
 from app.turns.recent_contexts import RecentContexts
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.result_files import write_result
 from engine import Delta, Deltas, Engine, EngineSettings, FinishReason, PreparedPrompt, SamplingParams
 
 ROOT = Path(__file__).parents[1]
@@ -166,9 +166,7 @@ def main() -> None:
         medians = asyncio.run(measure(Path(folder), lengths=given.lengths, chats=given.chats, repeats=given.repeats))
     about = machine.describe()
     print(json.dumps(medians, indent=1))
-    output = RESULTS / f"{str(about['date'])[:10]}-acceptance.json"
-    output.write_text(json.dumps({"machine": about, "milliseconds": medians}, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result({"machine": about, "milliseconds": medians}, "acceptance")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from time import perf_counter
 from benchmarks import machine, models
 from benchmarks.model_files import ROOT
 from benchmarks.peers.protocol import Chat
+from benchmarks.result_files import write_result
 from engine import Engine, EngineSettings, SamplingParams
 
 
@@ -78,9 +78,7 @@ def main() -> None:
                 )
                 rows.append({"model": path.name, "work": work, "plain": rates, "invariant": fixed[work], "cost": cost})
     about["others_cpu_share"] = round(mark.others_share(), 3)
-    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-batch_invariance.json"
-    output.write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result({"machine": about, "rows": rows}, "batch_invariance")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -34,7 +33,8 @@ from app.store.db.notifications import Notifications
 from app.store.maintenance.migrate import migrate
 from benchmarks import machine
 from benchmarks.databases import databases
-from benchmarks.history import RESULTS, spread, time_calls
+from benchmarks.latencies import spread, time_calls
+from benchmarks.result_files import write_result
 
 AT_ONCE = 64
 PAGES = 100
@@ -142,9 +142,7 @@ def main() -> None:
             url = make("case_list")
             migrate(url)
             result["databases"][kind] = asyncio.run(measure(url, args.cases))
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-case-list.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, "case-list", args.output)
 
 
 if __name__ == "__main__":

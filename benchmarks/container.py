@@ -17,13 +17,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import decode_speed, machine
-from benchmarks.history import RESULTS
+from benchmarks.result_files import write_result
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(decode_speed.__file__)
@@ -43,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compared = compare(options.image, options.model, options.rounds)
     print(sentence(compared))
     if options.save:
-        file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-container-{Path(options.model).stem}.json"
         about = {"machine": machine.describe(), "model": Path(options.model).name, "load_average": os.getloadavg()[0]}
-        file.write_text(json.dumps(about | compared, indent=1) + "\n")
+        write_result(about | compared, f"container-{Path(options.model).stem}")
 
 
 def compare(image: str, model: str = GUIDE, rounds: int = ROUNDS) -> dict[str, Any]:

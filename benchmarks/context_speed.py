@@ -22,8 +22,9 @@ from time import process_time
 import torch
 
 from benchmarks import machine
-from benchmarks.kv_cache import BLOCK_SIZE, ROOT, cache_bytes, load
+from benchmarks.kv_cache import BLOCK_SIZE, cache_bytes, load
 from benchmarks.models import make_m
+from benchmarks.result_files import RESULTS
 from engine.execution.attention.base import LayerCache, Sequences
 from engine.execution.attention.int8_cache import Int8LayerCache
 from engine.execution.batch import Batch
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--steps", type=int, default=40, help="steps with each context")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for the figures")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     options = parser.parse_args()
     if min(*options.chats, *options.contexts, options.steps, options.threads) < 1:
         parser.error("--chats, --contexts, --steps and --threads must be at least 1.")

@@ -41,7 +41,6 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from benchmarks.databases import databases
-from benchmarks.history import RESULTS
 from benchmarks.live.agents import DraftingAgent, ReadingAgent
 from benchmarks.live.browser import Browser, ResponseError
 from benchmarks.live.proxy import Proxy
@@ -50,6 +49,7 @@ from benchmarks.live.server import ROOT, LiveServer
 from benchmarks.live.trend import Trend
 from benchmarks.live.visitors import Visitor
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import write_result
 
 MIB = 1024**2
 MESSAGES_OF_VISITOR = 3
@@ -375,9 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in ("visitors", "rate", "seconds", "model", "postgres", "bot_replies", "seed")
     }
     result = {"machine": machine.describe() | {"load_before": load_before}, "asked": asked, **found}
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-desk.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, "desk", args.output)
 
 
 if __name__ == "__main__":

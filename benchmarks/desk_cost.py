@@ -42,9 +42,9 @@ from app.settings import AppSettings
 from app.store.db.models import Account
 from benchmarks import machine
 from benchmarks.databases import databases
-from benchmarks.history import RESULTS
 from benchmarks.live.scripted_chats import QUESTIONS
 from benchmarks.live.server import ROOT
+from benchmarks.result_files import write_result
 from engine import Engine, EngineSettings
 
 VISITORS = 60
@@ -286,9 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in (*PARTS, "sum"):
         print(f"{name:<16}" + "".join(f"   {kind} {values[name]:>6.2f} ms" for kind, values in found.items()))
     result = {"machine": machine.describe(), "visitors": args.visitors, "cpu_ms": found}
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-desk-cost.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, "desk-cost", args.output)
 
 
 if __name__ == "__main__":

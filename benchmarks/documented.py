@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 from benchmarks.markdown_table import Cell, TableRow, format_number
 from benchmarks.model_files import FILE
 from benchmarks.peers.catalogue import CATALOGUE
+from benchmarks.result_files import RESULTS
 from benchmarks.workloads import DEEP, Metric
 
-RESULTS = Path(__file__).parent / "results"
 OURS = CATALOGUE[0].name
 PEERS = {entry.name: entry.title for entry in CATALOGUE if entry.name != OURS}
 """Engine in the result files -> its short name on the page."""

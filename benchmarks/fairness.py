@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.result_files import RESULTS, write_result
 from engine import Caller, Engine, EngineOverloadedError, EngineSettings, SamplingParams
 from engine.runtime import engine_core
 from engine.scheduling.request import Request
@@ -218,9 +217,8 @@ def main() -> None:
         parser.error(f"unknown load '{unknown[0]}'. Choose from: {', '.join(LOADS)}")
     about = machine.describe()
     found = asyncio.run(run(names, args.seconds))
-    output = RESULTS / f"{args.name or str(about['date'])[:10] + '-fairness'}.json"
-    output.write_text(json.dumps({"machine": about, **found}, indent=1) + "\n")
-    print(f"written to {output}")
+    output = RESULTS / f"{args.name}.json" if args.name else None
+    write_result({"machine": about, **found}, "fairness", output)
 
 
 if __name__ == "__main__":

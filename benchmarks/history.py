@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import random
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import median, quantiles
-from time import perf_counter
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,8 +37,9 @@ from app.store.db.models import Account, Conversation, Message
 from app.store.maintenance.migrate import migrate, sqlite_file
 from benchmarks import machine
 from benchmarks.databases import databases
+from benchmarks.latencies import spread, time_calls
+from benchmarks.result_files import write_result
 
-RESULTS = Path(__file__).parent / "results"
 USERS, CONVERSATIONS, MESSAGES, LONG = 1000, 100, 20, 500
 LONG_CHATS = 20
 WORDS_PER_MESSAGE = 25
@@ -163,20 +161,6 @@ def _copy(connection: sa.Connection, rows: Rows) -> None:
 # -- queries -----------------------------------------------------------------------------------------------------
 
 
-def spread(seconds: list[float]) -> dict[str, float]:
-    """Returns the 50th and the 95th percentile in milliseconds."""
-    return {"p50_ms": round(1000 * median(seconds), 2), "p95_ms": round(1000 * quantiles(seconds, n=20)[-1], 2)}
-
-
-async def time_calls(count: int, ask: Callable[[], Awaitable[object]]) -> list[float]:
-    taken = []
-    for _ in range(count):
-        begin = perf_counter()
-        await ask()
-        taken.append(perf_counter() - begin)
-    return taken
-
-
 async def queries(url: str) -> dict[str, dict[str, float]]:
     """Times the page's queries for random users."""
     database = Database(url)
@@ -273,9 +257,7 @@ def main() -> None:
                     for name, figures in sizes["all"]["queries"].items()
                 }
                 result["databases"][kind] = sizes
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-history.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, "history", args.output)
 
 
 if __name__ == "__main__":

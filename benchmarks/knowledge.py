@@ -14,8 +14,6 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -25,10 +23,10 @@ from app.knowledge.dense_index import DenseIndex, MemoryIndex
 from app.knowledge.vectors import ChunkVector
 from benchmarks import machine
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import write_result
 from engine import TextRole
 from testing.minilm import fetch_minilm
 
-RESULTS = Path(__file__).parent / "results"
 CHUNKS_TO_ENCODE, WORDS_PER_CHUNK = 2000, 180
 INDEXED_CHUNKS, DIMENSIONS, COLLECTIONS = 200_000, 384, 10
 PUT_AT_ONCE = 5000
@@ -46,10 +44,7 @@ def main() -> None:
     results["encoding"] = asyncio.run(measure_encoding(round(CHUNKS_TO_ENCODE * given.scale)))
     results["dense"] = asyncio.run(measure_dense(round(INDEXED_CHUNKS * given.scale)))
     print(json.dumps(results, indent=2))
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{given.label}.json"
-    file.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"written to {file}")
+    write_result(results, given.label)
 
 
 async def measure_encoding(count: int) -> dict[str, float]:

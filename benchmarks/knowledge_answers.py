@@ -16,7 +16,6 @@ import asyncio
 import json
 import random
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,10 +26,10 @@ from benchmarks import machine
 from benchmarks.knowledge_ingest import make_document
 from benchmarks.live.server import LiveServer
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import write_result
 from testing.json_events import read_json_events
 from testing.smollm2 import fetch_smollm2
 
-RESULTS = Path(__file__).parent / "results"
 SECTIONS = 8  # of a document: more than a reply is given
 WAYS = ("without", "cold", "warm", "follow_up")
 MAX_REPLY_TOKENS = 8
@@ -46,9 +45,7 @@ def main() -> None:
         found = asyncio.run(measure(server, given.questions))
     results = {"machine": machine.describe(), "options": given.options, "questions": given.questions, **found}
     print(json.dumps(results, indent=2))
-    file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-knowledge-answers.json"
-    file.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"written to {file}")
+    write_result(results, "knowledge-answers")
 
 
 async def measure(server: LiveServer, questions: int) -> dict[str, Any]:

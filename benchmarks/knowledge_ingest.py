@@ -34,11 +34,11 @@ from app.store.knowledge.reading import ReadingQueue
 from app.store.maintenance.migrate import migrate
 from benchmarks import machine
 from benchmarks.databases import databases
+from benchmarks.result_files import RESULTS, write_result
 from engine import Engine, EngineSettings, SamplingParams, TextRole
 from testing.minilm import fetch_minilm
 from testing.smollm2 import fetch_smollm2
 
-RESULTS = Path(__file__).parent / "results"
 DOCUMENTS, SECTIONS, WORDS_OF_SECTION = 10_000, 20, 190
 PARTS = ("parsing", "parsing-loss", "encoding-loss")
 KINDS = ("sqlite", "postgresql")
@@ -80,8 +80,7 @@ def main() -> None:
     print(json.dumps(results, indent=2))
     file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{given.label}.json"
     before = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(before | results, indent=2) + "\n")
-    print(f"written to {file}")
+    write_result(before | results, given.label, file)
 
 
 async def measure_parsing(url: str, count: int) -> dict[str, float]:

@@ -44,9 +44,9 @@ from app.store.maintenance.migrate import migrate
 from benchmarks import machine
 from benchmarks.databases import databases
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import write_result
 from engine import Embeddings, EncoderInfo, TextRole
 
-RESULTS = Path(__file__).parent / "results"
 DOCUMENTS, CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 10_000, 20, 160
 VOCABULARY, SYNONYM_GROUPS, WORDS_OF_GROUP = 100_000, 5_000, 7
 WORDS_OF_QUERY, QUERIES = 6, 200
@@ -212,10 +212,7 @@ def main() -> None:
     given = parser.parse_args()
     results = {"machine": machine.describe(), "databases": measure_all(given.scale, given.databases)}
     print(json.dumps(results, indent=2))
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-knowledge-search.json"
-    file.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"written to {file}")
+    write_result(results, "knowledge-search")
 
 
 if __name__ == "__main__":

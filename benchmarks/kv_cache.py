@@ -23,6 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks import machine
+from benchmarks.result_files import RESULTS
 from engine import EngineSettings
 from engine.execution.attention.base import LayerCache, Sequences
 from engine.execution.attention.int8_cache import Int8LayerCache, int8_bytes
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of the text to read")
     parser.add_argument("--window", type=int, default=2048, help="tokens of a window")
     parser.add_argument("--chunk", type=int, default=256, help="tokens of a step; 1 for decodes")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for the figures")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     options = parser.parse_args()
     if min(options.tokens, options.window) < 2 or options.chunk < 1:
         parser.error("--tokens and --window must be at least 2, and --chunk at least 1.")

@@ -24,6 +24,7 @@ from benchmarks import machine
 from benchmarks.interleaving import MAX_OTHERS_CPU_SHARE
 from benchmarks.model_files import ROOT
 from benchmarks.models import make_m, make_s
+from benchmarks.result_files import write_result
 from benchmarks.structured import TEXTS
 from engine import Engine, EngineSettings, SamplingParams, StructuredOutput, StructureKind
 from testing.lora import make_adapter
@@ -124,12 +125,8 @@ def main() -> None:
             model = ROOT / "models" / "guide" if args.model == "guide" else Path(args.model)
         adapter = make_adapter(Path(folder) / "adapter", model, rank=8, std=0.01)
         rows = asyncio.run(run(args, model, adapter))
-    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-{args.name}.json"
-    output.write_text(
-        json.dumps({"machine": about, "model": model.name, "chats": args.chats, "tokens": args.tokens, "rows": rows})
-        + "\n"
-    )
-    print(f"written to {output}")
+    result = {"machine": about, "model": model.name, "chats": args.chats, "tokens": args.tokens, "rows": rows}
+    write_result(result, args.name)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks import machine
+from benchmarks.result_files import RESULTS
 from engine import EngineSettings
 from engine.execution.load import load_model
 from engine.model.attention_hook import LayerProbe
@@ -85,7 +86,7 @@ def compare(model: LoadedModel, dialogues: Iterable[Sequence[dict[str, str]]], r
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for the figures")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="use only every Nth question")
     options = parser.parse_args()
     if options.every < 1:

@@ -37,7 +37,8 @@ from app.turns.events import TurnEnd
 from app.turns.service import Turns
 from benchmarks import machine
 from benchmarks.databases import databases
-from benchmarks.history import RESULTS, spread
+from benchmarks.latencies import spread
+from benchmarks.result_files import write_result
 from engine import ChatMessage, Engine, EngineSettings, PreparedPrompt, SamplingParams
 
 TOKENS = 200
@@ -159,9 +160,7 @@ def main() -> None:
                 found = asyncio.run(measure(url, Path(temporary), chats=chats, repeats=args.repeats))
                 result["databases"][kind][f"{chats} replies"] = found
                 print(f"{kind}, {chats} replies: {json.dumps(found)}", flush=True)
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-persistence.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, "persistence", args.output)
 
 
 if __name__ == "__main__":

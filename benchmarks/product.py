@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,6 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from benchmarks.databases import databases
-from benchmarks.history import RESULTS
 from benchmarks.interleaving import Repetition, Series, run_interleaved
 from benchmarks.live.engine_process import EngineProcess
 from benchmarks.live.prometheus import Histogram, samples
@@ -40,6 +38,7 @@ from benchmarks.live.server import LiveServer
 from benchmarks.live.users import SimulatedUser
 from benchmarks.machine import CpuMark, program_seconds, session_seconds
 from benchmarks.quantiles import quantile
+from benchmarks.result_files import write_result
 
 ENGINE, PRODUCT = "the engine alone", "the whole product"
 SETTLE_SECONDS = 3.0
@@ -199,9 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = measure(args.people, seconds, repeats, kind)
     print("\n".join(format_report(found)))
     result = as_json(found, {"people": args.people, "seconds": seconds, "repeats": repeats, "database": kind})
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-product-{kind}.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result(result, f"product-{kind}", args.output)
 
 
 if __name__ == "__main__":

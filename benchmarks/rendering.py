@@ -30,7 +30,7 @@ from typing import Any
 from playwright.async_api import Browser, Page, async_playwright
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.result_files import write_result
 from testing.scripted_server import DONE, Piece, ScriptedResponse, ScriptedServer, chunk, usage
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
@@ -254,8 +254,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the JSON file; a new one in benchmarks/results/ otherwise")
     args = parser.parse_args()
     result = asyncio.run(measure(args.reply or list(replies()), args.repeats))
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-rendering.json"
-    output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    write_result(result, "rendering", args.output)
     print(json.dumps(result, indent=1))
 
 

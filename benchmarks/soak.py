@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import tempfile
@@ -30,13 +29,13 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
 from benchmarks.live.browser import Browser, ResponseError
 from benchmarks.live.prometheus import samples
 from benchmarks.live.scripted_chats import QUESTIONS
 from benchmarks.live.server import LiveServer
 from benchmarks.live.trend import Trend
 from benchmarks.live.users import SimulatedUser
+from benchmarks.result_files import write_result
 
 MIB = 1024**2
 CONVERSATIONS = 8
@@ -214,9 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "outcomes": dict(outcomes),
         "samples": [asdict(one) for one in found],
     }
-    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-soak.json"
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {output}")
+    output = write_result(result, "soak", args.output)
     if find_spec("matplotlib") is not None:
         from benchmarks.plots import draw_lines
 

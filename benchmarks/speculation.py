@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,6 +20,7 @@ from time import perf_counter
 
 from benchmarks import machine
 from benchmarks.model_files import ROOT
+from benchmarks.result_files import write_result
 from engine import ChatMessage, Engine, EngineSettings, SamplingParams
 from models.guide.topics import load
 
@@ -116,9 +116,7 @@ def main() -> None:
     rows = asyncio.run(run(args))
     about["others_cpu_share"] = round(mark.others_share(), 3)
     chosen = {"model": args.model.name, "speculation": args.speculation, "tokens": args.tokens}
-    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-speculation.json"
-    output.write_text(json.dumps({"machine": about, **chosen, "rows": rows}, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result({"machine": about, **chosen, "rows": rows}, "speculation")
 
 
 if __name__ == "__main__":

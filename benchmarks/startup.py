@@ -27,13 +27,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
 
 from benchmarks import machine
-from benchmarks.history import RESULTS
+from benchmarks.result_files import write_result
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("--help", "doctor", "db check", "user list", "export --to -")
@@ -65,9 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for key, value in each.items():
             print(f"  {key:<42} {value:6.2f}")
     if options.save:
-        file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-startup.json"
         about = {"machine": machine.describe(), "rounds": options.rounds, "load_average": os.getloadavg()[0]}
-        file.write_text(json.dumps(about | {"medians": figures}, indent=1) + "\n")
+        write_result(about | {"medians": figures}, "startup")
 
 
 def _measure(folder: Path, data: Path) -> Iterator[tuple[str, float]]:

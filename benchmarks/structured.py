@@ -22,8 +22,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.model_files import ROOT
 from benchmarks.models import make_m
+from benchmarks.result_files import write_result
 from benchmarks.schemas import make_schemas
 from engine import Engine, EngineSettings, SamplingParams, StructuredOutput, StructureKind
 
@@ -122,9 +122,7 @@ def main() -> None:
         model = args.model or make_m(Path(folder) / "M")
         result = asyncio.run(run(args, model))
     about["others_cpu_share"] = round(mark.others_share(), 3)
-    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-structured.json"
-    output.write_text(json.dumps({"machine": about, "model": model.name, **result}, indent=1) + "\n")
-    print(f"written to {output}")
+    write_result({"machine": about, "model": model.name, **result}, "structured")
 
 
 if __name__ == "__main__":
