@@ -46,7 +46,7 @@ from engine.remote.token_counting import detokenized, tokenized
 from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_url
 from engine.sampling_params import SamplingParams, check_deadline, shown
 from engine.settings import EngineSettings
-from engine.text.chat_template import check_messages
+from engine.text.template_inputs import check_messages
 from engine.text.truncation import ContextBudget, prepare_truncated
 
 _log = logging.getLogger(__name__)

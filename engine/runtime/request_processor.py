@@ -25,11 +25,11 @@ from engine.sampling.logprobs import named
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.adapter import Adapter
 from engine.settings import EngineSettings
-from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
+from engine.text.chat_template import ChatTemplate, RenderedPrompt
 from engine.text.reply_formats.detection import detect_reply_format, named_reply_format
 from engine.text.reply_formats.reply_format import ReplyFormat
 from engine.text.stop_regex import compile_stop
-from engine.text.template_inputs import has_thinking_switch, reads_tools
+from engine.text.template_inputs import check_messages, has_thinking_switch, reads_tools
 from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 

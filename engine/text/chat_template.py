@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Hashable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
@@ -18,7 +17,9 @@ from engine.interface import ChatMessage
 from engine.text.content_format import ContentFormat, detect_content_format
 from engine.text.reply_formats.reply_format import Tags
 from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenizer, make_sentinels, split_at
+from engine.text.shared_openings import SharedOpenings
 from engine.text.template_inputs import (
+    check_messages,
     check_names,
     check_tools,
     clock_formats,
@@ -39,12 +40,6 @@ FALLBACK_TEMPLATE = (
 )
 """For models without a chat template: a plain dialogue, which any language model can continue."""
 
-MAX_SHARED = 64
-"""Number of conversation openings whose shared tokens are cached. Beyond it the oldest is evicted."""
-
-MAX_SHARED_CHARACTERS = 1 << 22
-"""Characters of all cache keys of those openings together. Beyond it the oldest is evicted."""
-
 MAX_INLINE_CHARACTERS = 4000
 """Characters of a conversation that is rendered without a thread, with its calls and thinking.
 
@@ -53,8 +48,6 @@ Rendering that many takes one or two milliseconds at most.
 
 MESSAGE_CHARACTERS = 20
 """A message counts as so many characters, beside its texts."""
-
-_SIMPLE_FIELDS = frozenset({"role", "content", "shared"})
 
 
 class RenderedPrompt(NamedTuple):
@@ -102,12 +95,9 @@ class ChatTemplate:
         self._control_ids = frozenset(
             {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
         )
-        self._clock_formats = clock_formats(self.source)
-        # Token ids of conversations' openings and the characters of their keys. A key is what the opening depends on,
-        # or, where that is not known, two texts that start with it.
-        self._shared: dict[Hashable, tuple[list[int], int]] = {}
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
+        self._openings = SharedOpenings(self._render_plain, self._tokenize, self._lock, clock_formats(self.source))
 
     def check(self, name: str) -> None:
         """Refuses a template that leaves out user messages.
@@ -198,70 +188,11 @@ class ChatTemplate:
         return RenderedPrompt(text, tokens, len(messages))
 
     def num_shared(self, messages: Sequence[ChatMessage], token_ids: Sequence[int]) -> int:
-        """Counts the first token ids of a conversation that depend on no user's text.
+        """Counts the first token ids of a rendered conversation that depend on no user's text.
 
-        These are the tokens of the template and of the messages marked ``shared``, up to the first message that is
-        not marked: the prefix of two conversations that have nothing else in common.
-
-        Args:
-            messages: the conversation.
-            token_ids: the token ids it was rendered to.
+        See :meth:`SharedOpenings.count`; 0 if the tokenizer never produces the text.
         """
-        if not self._shows_text:
-            return 0
-        shared = list(takewhile(lambda message: message.get("shared", False), messages))
-        role = messages[len(shared)]["role"] if len(shared) < len(messages) else "user"
-        key = self._shared_key(shared, role)
-        cached = self._shared.get(key) if key is not None else None  # without the lock, which a long prompt may hold
-        known = cached[0] if cached is not None else self._find_shared(shared, role, key)
-        return len(known) if known == token_ids[: len(known)] else _num_common(known, token_ids)
-
-    def _shared_key(self, shared: Sequence[ChatMessage], role: str) -> Hashable | None:
-        """Returns everything that the rendered opening depends on; None if it may differ with each rendering."""
-        if self._clock_formats is None or any(not message.keys() <= _SIMPLE_FIELDS for message in shared):
-            return None
-        clock = tuple(map(datetime.now().strftime, self._clock_formats)) if self._clock_formats else ()
-        return role, clock, tuple((message["role"], message["content"]) for message in shared)
-
-    def _find_shared(self, shared: Sequence[ChatMessage], role: str, key: Hashable | None) -> list[int]:
-        """Renders and tokenizes the opening, and caches its tokens by ``key``, or by its text if that is None."""
-        with self._lock:
-            texts = self._render_shared(shared, role) if key is None or key not in self._shared else ()
-            cached = self._shared.get(texts if key is None else key)  # perhaps by another thread meanwhile
-            if cached is not None:
-                return cached[0]
-            known = self._tokenize_common(texts)
-            if key is None:
-                self._keep_shared(texts, known, sum(map(len, texts)))
-            elif key == self._shared_key(shared, role):  # else the clock went on meanwhile
-                self._keep_shared(key, known, sum(len(message["content"]) for message in shared))
-        return known
-
-    def _keep_shared(self, key: Hashable, token_ids: list[int], num_characters: int) -> None:
-        """Caches the tokens and evicts the oldest entries beyond the limits of number and size."""
-        self._shared[key] = token_ids, num_characters
-        size = sum(characters for _, characters in self._shared.values())
-        while self._shared and (len(self._shared) > MAX_SHARED or size > MAX_SHARED_CHARACTERS):
-            size -= self._shared.pop(next(iter(self._shared)))[1]
-
-    def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> tuple[str, ...]:
-        """Renders two conversations that share these messages and differ in the next; empty if the template refuses."""
-        texts: list[str] = []
-        for content in ("0", "a"):
-            conversation = [*template_messages(shared, ()), {"role": role, "content": content}]
-            try:
-                texts.append(self._render_text(self._format.convert(conversation)))
-            except (TemplateError, TypeError, ValueError, KeyError):
-                return ()
-        return tuple(texts)
-
-    def _tokenize_common(self, texts: Sequence[str]) -> list[int]:
-        """Returns the token ids of the texts' common prefix that do not depend on what follows it."""
-        if not texts:
-            return []
-        # A token may span the end of the common prefix and then depends on what follows; only earlier ones are shared.
-        common = self._tokenize(texts[0][: _num_common(*texts)])
-        return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]
+        return self._openings.count(messages, token_ids) if self._shows_text else 0
 
     def encode_partial_reply(
         self, reply: ChatMessage, reasoning: Tags | None = None, *, is_open: bool = False
@@ -307,6 +238,9 @@ class ChatTemplate:
 
     def _render_text(self, conversation: list[dict[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
         return self._text_only.render(conversation, **{**(variables or {}), **self._options})
+
+    def _render_plain(self, conversation: list[dict[str, Any]]) -> str:
+        return self._render_text(self._format.convert(conversation))
 
     def _variables(self, options: ChatOptions) -> dict[str, Any]:
         """Returns the template's variables for a request. Raises :class:`InvalidRequestError`."""
@@ -455,24 +389,3 @@ def _num_characters(message: ChatMessage) -> int:
     arguments = sum(len(call.arguments) for call in message.get("tool_calls", ()))
     texts = (message.get("content"), message.get("reasoning"))
     return arguments + sum(len(text) for text in texts if isinstance(text, str))
-
-
-def _num_common(one: Sequence[object], other: Sequence[object]) -> int:
-    """Counts the equal items at the start of both sequences."""
-    differing = (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
-    return next(differing, min(len(one), len(other)))
-
-
-def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """Validates messages before rendering.
-
-    Raises:
-        InvalidRequestError: no template could render them.
-    """
-    if not messages:
-        raise InvalidRequestError("A conversation needs at least one message.")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-            raise InvalidRequestError(f"Message {number} needs a role and a content, both text.")
-        if message.get("unfinished") and (message["role"] != "assistant" or number < len(messages)):
-            raise InvalidRequestError(f"Message {number} cannot be unfinished: only a reply at the end can go on.")

@@ -61,6 +61,21 @@ def clock_formats(template: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(formats)) if num_tests + len(formats) == num_mentions else None
 
 
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """Validates messages before rendering.
+
+    Raises:
+        InvalidRequestError: no template could render them.
+    """
+    if not messages:
+        raise InvalidRequestError("A conversation needs at least one message.")
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise InvalidRequestError(f"Message {number} needs a role and a content, both text.")
+        if message.get("unfinished") and (message["role"] != "assistant" or number < len(messages)):
+            raise InvalidRequestError(f"Message {number} cannot be unfinished: only a reply at the end can go on.")
+
+
 def template_messages(
     messages: Sequence[ChatMessage], reasoning_names: Sequence[str], *, short_ids: bool = False
 ) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from engine import EngineSettings, ModelLoadError
 from engine.errors import InvalidRequestError
 from engine.execution.load import load_model
 from engine.interface import ChatMessage
-from engine.text import chat_template
 from engine.text.chat_template import ChatTemplate
 from testing.models import make_model
 from testing.tokenizers import CHATML_TEMPLATE, INST_TEMPLATE, byte_level_tokenizer
@@ -113,19 +112,3 @@ def test_a_template_that_refuses_with_a_sentence_of_its_own_is_left_to_say_it(te
     chat_template.check("it")
     assert not chat_template._format.in_parts
     assert not chat_template._format.left_out
-
-
-def test_what_is_remembered_of_shared_beginnings_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_SHARED_CHARACTERS", 10_000)
-    template = template_for("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
-    for number in range(8):
-        system = f"{number}" * 2000
-        messages: list[ChatMessage] = [
-            {"role": "system", "content": system, "shared": True},
-            {"role": "user", "content": "hello"},
-        ]
-        assert template.num_shared(messages, template.render(messages).token_ids) > 0
-        assert sum(characters for _, characters in template._shared.values()) <= 10_000
-    assert template._shared  # the newest that fit
-    longest: list[ChatMessage] = [{"role": "system", "content": "b" * 9000, "shared": True}]
-    assert template.num_shared(longest, template.render(longest).token_ids) > 0  # not remembered, and as right

@@ -8,7 +8,7 @@ import pytest
 from transformers.utils import chat_template_utils
 
 from engine.interface import ChatMessage
-from engine.text import chat_template
+from engine.text import shared_openings
 from engine.text.chat_template import ChatTemplate
 from engine.text.template_inputs import clock_formats
 from testing.tokenizers import CHATML_TEMPLATE, byte_level_tokenizer
@@ -47,7 +47,7 @@ class Clock(datetime.datetime):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
     monkeypatch.setattr(Clock, "day", 1)
-    for module in (chat_template, chat_template_utils):
+    for module in (shared_openings, chat_template_utils):
         monkeypatch.setattr(module, "datetime", Clock)
     return Clock
 
@@ -66,7 +66,7 @@ def test_an_opening_is_rendered_once(text: str, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object, **__: object) -> str:
         raise AssertionError("rendered again")
 
-    monkeypatch.setattr(template, "_render_text", refuse)
+    monkeypatch.setattr(template._openings, "_render", refuse)
     assert first > 10
     for prompt, ids in zip(prompts, token_ids, strict=True):
         assert template.num_shared(prompt, ids) == first
@@ -104,17 +104,33 @@ def test_an_opening_that_midnight_interrupted_is_not_cached(
     template = make_template(DATED)
     prompt = conversation("Hi", "You answer for the desk.")
     token_ids = template.render(prompt).token_ids
-    tokenize = template._tokenize
+    tokenize = template._openings._tokenize
 
     def tokenize_at_midnight(text: str) -> list[int]:
         clock.day = 2
         return tokenize(text)
 
-    monkeypatch.setattr(template, "_tokenize", tokenize_at_midnight)
+    monkeypatch.setattr(template._openings, "_tokenize", tokenize_at_midnight)
     template.num_shared(prompt, token_ids)
     clock.day = 1
     assert template.num_shared(prompt, token_ids) == count(make_template(DATED), prompt)
-    assert not template._shared
+    assert not template._openings._cached
+
+
+def test_what_is_remembered_of_shared_beginnings_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_openings, "MAX_OPENING_CHARACTERS", 10_000)
+    template = make_template("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
+    for number in range(8):
+        system = f"{number}" * 2000
+        messages: list[ChatMessage] = [
+            {"role": "system", "content": system, "shared": True},
+            {"role": "user", "content": "hello"},
+        ]
+        assert template.num_shared(messages, template.render(messages).token_ids) > 0
+        assert sum(characters for _, characters in template._openings._cached.values()) <= 10_000
+    assert template._openings._cached  # the newest that fit
+    longest: list[ChatMessage] = [{"role": "system", "content": "b" * 9000, "shared": True}]
+    assert template.num_shared(longest, template.render(longest).token_ids) > 0  # not remembered, and as right
 
 
 @pytest.mark.parametrize(
