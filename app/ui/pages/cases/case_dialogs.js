@@ -43,7 +43,7 @@ export function askSnooze(snooze) {
       });
     const go = make("button", { type: "button", class: "dm-button", onclick: set }, "Snooze until then");
     return {
-      body: [make("p", {}, "The case leaves your list until then. It comes back at once if the customer writes."), make("div", { class: "cs-choices" }, ...choices), make("div", { class: "cs-until" }, field("Or until", own), go)],
+      body: [make("p", {}, "The case leaves your list until then. It comes back at once if the customer writes."), make("div", { class: "cs-choices" }, ...choices), make("div", { class: "dm-stack cs-until" }, field("Or until", own), go)],
     };
   });
 }

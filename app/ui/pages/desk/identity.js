@@ -31,7 +31,7 @@ export function identityPanel(name, { provider, identity }, { link, unlink }) {
   const subject = make("input", { maxlength: "255", required: true, autocomplete: "off", spellcheck: "false" });
   const hint = `The id that ${provider} has for this user: “sub” in their ID token. A name or an e-mail address is not enough.`;
   const send = make("button", { type: "submit", class: "dm-button dm-primary" }, `Link ${provider}`);
-  const form = make("form", {}, field(`Id at ${provider}`, subject, hint), send);
+  const form = make("form", { class: "dm-stack" }, field(`Id at ${provider}`, subject, hint), send);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wanted = subject.value.trim();

@@ -22,7 +22,7 @@ async function show(place, viewer) {
   const trouble = make("div");
   const made = make("div", { class: "dm-notice dk-made", role: "status" });
   const rows = make("tbody");
-  const open = make("ul", { class: "dk-people-invitations" });
+  const open = make("ul", { class: "dm-rows dk-people-invitations" });
   const openTitle = make("h2", {}, "Open invitations");
   const history = make("div");
   const runLatest = latest();
