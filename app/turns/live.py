@@ -170,7 +170,11 @@ class LiveTurn:
         return self._task
 
     def abandon(self) -> None:
-        """Ends a generation whose turn could not be written to the database, and drops its text."""
+        """Ends a generation whose turn could not be written to the database, and drops its text.
+
+        Its tokens do not count towards the user's quota: the user gets nothing for them, and pays when the message is
+        sent again. It counts as a message, so the limit of messages bounds what is computed in vain.
+        """
         assert self._generation is not None
         self._generation.cancel()
         self._generation.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # of no use

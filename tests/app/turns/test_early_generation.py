@@ -13,6 +13,7 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.errors import Conflict, StorageUnavailable
 from app.services.container import Services
 from app.store.chat.turn_records import TurnRecords
+from app.turns.admission import UnlimitedAdmission
 from app.turns.events import TurnEnd, TurnEvent, TurnText
 from app.turns.service import TurnRef
 from testing.fake_engine import FakeEngine, call_pieces
@@ -44,6 +45,14 @@ def write(monkeypatch: pytest.MonkeyPatch) -> HeldWrite:
     return HeldWrite(monkeypatch)
 
 
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens that are counted towards users' quotas."""
+    counted: list[int] = []
+    monkeypatch.setattr(UnlimitedAdmission, "record_tokens", lambda _self, _user_id, tokens: counted.append(tokens))
+    return counted
+
+
 def send(services: Services, **given: Any) -> asyncio.Task[TurnRef]:
     return asyncio.create_task(services.turns.start(ME, text="go", **given))
 
@@ -69,7 +78,7 @@ async def test_the_text_that_came_before_the_write_is_the_beginning_of_the_reply
 
 
 async def test_a_reply_that_ends_before_the_write_is_saved_by_it(
-    services: Services, engine: FakeEngine, write: HeldWrite
+    services: Services, engine: FakeEngine, write: HeldWrite, counted: list[int]
 ) -> None:
     engine.say("short")
     sent = send(services)
@@ -80,6 +89,7 @@ async def test_a_reply_that_ends_before_the_write_is_saved_by_it(
     events = await read(services, ref)
     assert isinstance(events[-1], TurnEnd)
     assert (await services.conversations.get_message(ME, ref.message_id)).content == "short"
+    assert len(counted) == 1
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable("The disk is full."), Conflict("A reply is running.")])
@@ -90,6 +100,7 @@ async def test_if_the_write_fails_nothing_is_left_of_the_reply(
     write: HeldWrite,
     error: Exception,
     fails: bool,
+    counted: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine.say("a", "b", gates={} if fails else {1: asyncio.Event()}, fail_at=1 if fails else None)
@@ -107,6 +118,7 @@ async def test_if_the_write_fails_nothing_is_left_of_the_reply(
     del sent
     gc.collect()
     await asyncio.sleep(0)
+    assert counted == []  # the user gets nothing for its tokens
     assert "never retrieved" not in caplog.text
 
 
