@@ -111,7 +111,7 @@ async def measure(url: str, count: int) -> dict[str, dict[str, float]]:
         "a page far down": lambda: cases.page(agent, cursor=cursor),
         "first page of a small inbox's agent": lambda: cases.page(filler.other_agent),
         "counts": lambda: cases.counts(agent),
-        "one case": lambda: cases.get(agent, dice.choice(ids)),
+        "one case": lambda: filler.cases.details.get(agent, dice.choice(ids)),
         "search, a word in a quarter": lambda: cases.page(agent, query="parcel"),
         "search, a word in the oldest quarter": lambda: cases.page(agent, query="kettle"),
         "what has just changed": lambda: cases.changed_since(agent, datetime.now(UTC), {}),

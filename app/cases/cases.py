@@ -9,6 +9,7 @@ from app.cases.presence import Presence
 from app.store.cases.agent_cases import AgentCases
 from app.store.cases.attachments import Attachments
 from app.store.cases.bot_cases import BotCases
+from app.store.cases.case_details import CaseDetails
 from app.store.cases.case_list import CaseList
 from app.store.cases.contact_cases import ContactCases
 from app.store.cases.contact_data import ContactDataRecords
@@ -32,7 +33,8 @@ class Cases:
 
     inboxes: Inboxes
     visitors: Visitors
-    list: CaseList  #: as agents read them
+    list: CaseList  #: the lists that agents read
+    details: CaseDetails  #: one case, as agents read it
     agents: AgentCases  #: what agents do
     contacts: ContactCases  #: what contacts do
     looks: ContactLooks  #: what their streams read
@@ -66,6 +68,7 @@ class Cases:
             inboxes=Inboxes(database),
             visitors=(visitors := Visitors(database)),
             list=CaseList(database, index),
+            details=CaseDetails(database),
             agents=AgentCases(database, signals, max_message_chars=max_message_chars, mail_delay=mail_delay),
             contacts=ContactCases(database, signals, max_message_chars=max_message_chars),
             looks=ContactLooks(database, visitors),

@@ -155,7 +155,7 @@ async def get_case(
     case_id: str, user_id: UserId, cases: CasesDep, before: Annotated[str | None, Query(max_length=36)] = None
 ) -> WholeCase:
     """Returns a case with its newest messages, or with those above the message ``before``."""
-    opened = await cases.list.get(user_id, case_id, before=before)
+    opened = await cases.details.get(user_id, case_id, before=before)
     return WholeCase.of(opened, cases.presence.of(case_id))
 
 
@@ -230,7 +230,7 @@ async def merge(case_id: str, merge: Merge, user_id: UserId, cases: CasesDep) ->
 @router.post("/{case_id}/presence", status_code=204)
 async def show_presence(case_id: str, sign: Sign, user_id: UserId, cases: CasesDep) -> None:
     """Tells the other agents that the caller has the case open, and whether they are typing. Send it every 15 s."""
-    name = await cases.list.require_readable(user_id, case_id)
+    name = await cases.details.require_readable(user_id, case_id)
     await cases.presence.put(case_id, PresentUser(user_id, name, sign.typing), here=sign.here)
 
 
@@ -242,14 +242,14 @@ async def stream_case(
 
     Read the case after its first event: what happens from then on is in the stream.
     """
-    await cases.list.require_readable(user_id, case_id)
+    await cases.details.require_readable(user_id, case_id)
     return EventStream(case_stream(cases, user_id, case_id, metrics), closing=closing)
 
 
 @router.get("/{case_id}/attachments/{attachment_id}", response_class=Response)
 async def get_attachment(case_id: str, attachment_id: str, user_id: UserId, cases: CasesDep) -> Response:
     """Returns a file that the contact sent, to be saved; only pictures may be shown in a page."""
-    name, type, content = await cases.list.attachment(user_id, case_id, attachment_id)
+    name, type, content = await cases.details.attachment(user_id, case_id, attachment_id)
     return attachment_response(name, type, content)
 
 

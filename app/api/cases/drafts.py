@@ -48,5 +48,5 @@ async def _case_and_inbox(cases: Cases, user_id: str, case_id: str) -> tuple[Cas
     Raises:
         NotFound: the case is missing, or the user may not read it. The guard admits no viewer.
     """
-    case = await cases.list.view(user_id, case_id)
+    case = await cases.details.view(user_id, case_id)
     return case, await cases.inboxes.get(user_id, case.inbox_id)

@@ -66,7 +66,7 @@ async def case_stream(cases: Cases, user_id: str, case_id: str, metrics: HttpMet
         suppress(StorageUnavailable, NotFound),
     ):
         while True:
-            opened = await cases.list.get(user_id, case_id)
+            opened = await cases.details.get(user_id, case_id)
             pieces = sent.differences(
                 CaseRow.of(opened.case),
                 [CaseMessageData.of(message) for message in opened.messages],

@@ -76,7 +76,7 @@ async def talk(here: BotDesk, case_id: str) -> list[CaseMessage]:
 
 
 async def status(here: BotDesk, case_id: str) -> tuple[CaseStatus, HandOffReason | None]:
-    opened = await here.cases.list.get(here.admin, case_id)
+    opened = await here.cases.details.get(here.admin, case_id)
     reasons = [event.reason for event in opened.events if event.kind is CaseEventKind.HANDED_OFF]
     return opened.case.status, reasons[-1] if reasons else None
 

@@ -105,7 +105,7 @@ async def numbers_of_attempts(desk: SupportDesk) -> list[int]:
 
 
 async def told(desk: SupportDesk, case_id: str) -> list[CaseEventView]:
-    events = (await desk.cases.list.get(desk.ann, case_id)).events
+    events = (await desk.cases.details.get(desk.ann, case_id)).events
     return [event for event in events if event.kind in (CaseEventKind.MAILED, CaseEventKind.MAIL_FAILED)]
 
 

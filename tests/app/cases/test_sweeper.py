@@ -44,7 +44,7 @@ async def let_hours_pass(desk: SupportDesk) -> None:
 
 
 async def wakes(desk: SupportDesk, case_id: str) -> list[tuple[object, ...]]:
-    opened = await desk.cases.list.get(desk.ann, case_id)
+    opened = await desk.cases.details.get(desk.ann, case_id)
     return [(event.actor.kind, opened.case.status) for event in opened.events if event.kind is CaseEventKind.WOKEN]
 
 
@@ -66,7 +66,7 @@ async def test_a_case_wakes_when_its_time_has_come_and_its_readers_are_told(desk
         assert told.is_set()
     assert await wakes(desk, due) == [(SYSTEM.kind, CaseStatus.OPEN)]
     assert await wakes(desk, later) == []
-    view = await desk.cases.list.view(desk.ann, due)
+    view = await desk.cases.details.view(desk.ann, due)
     assert view.snoozed_until is None
     assert await desk.cases.snoozes.wake_due() == 0
 
@@ -88,7 +88,7 @@ async def test_processes_that_look_at_once_wake_each_case_once(
 
 async def test_a_contacts_message_and_the_clock_wake_a_case_once(desk: SupportDesk) -> None:
     case_id = await snoozed_case(desk)
-    contact = (await desk.cases.list.view(desk.ann, case_id)).contact.id
+    contact = (await desk.cases.details.view(desk.ann, case_id)).contact.id
     await let_hours_pass(desk)
     await asyncio.gather(desk.cases.contacts.write(contact, "Still there?"), desk.cases.snoozes.wake_due())
     assert [status for _, status in await wakes(desk, case_id)] == [CaseStatus.OPEN]

@@ -39,7 +39,7 @@ async def test_a_visitor_writes_the_bot_answers_and_a_person_takes_over(services
     assert await cases.bot.write(case.id, case.epoch, "Late words") is None
     assert await cases.bot.hand_off(case.id, case.epoch, HandOffReason.POLICY) is None
 
-    opened = await cases.list.get(desk.ann, case.id)
+    opened = await cases.details.get(desk.ann, case.id)
     said = [(message.author, message.text, message.status) for message in opened.messages]
     assert said == [
         (AuthorKind.CONTACT, "Where is my parcel?", "complete"),
@@ -116,10 +116,10 @@ async def test_cases_are_read_by_members_and_changed_by_agents(services: Service
     _, case = await cases.contacts.write(desk.contact, "Hello?")
     other = await add_visitor(cases, desk.inbox)
     for reader in (desk.ann, desk.bob, desk.viewer, desk.admin):
-        assert (await cases.list.view(reader, case.id)).id == case.id
+        assert (await cases.details.view(reader, case.id)).id == case.id
         assert [found.id for found in (await cases.list.page(reader)).items] == [case.id]
     with pytest.raises(NotFound):
-        await cases.list.get(desk.stranger, case.id)
+        await cases.details.get(desk.stranger, case.id)
     assert (await cases.list.page(desk.stranger)).items == ()
     assert (await cases.list.page(desk.stranger, query="Hello")).items == ()
     assert (await cases.list.counts(desk.stranger))["all"] == 0

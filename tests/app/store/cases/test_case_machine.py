@@ -182,7 +182,7 @@ class CaseMachine:
         self.run(self.looks_right(self.case_id))
 
     async def looks_right(self, case_id: str) -> None:
-        opened = await self.desk.cases.list.get(self.desk.ann, case_id)
+        opened = await self.desk.cases.details.get(self.desk.ann, case_id)
         case = opened.case
         assert case.status in CaseStatus
         replies = [message for message in opened.messages if not message.internal]

@@ -28,7 +28,7 @@ async def test_a_new_contacts_message_that_comes_several_times_at_once_is_stored
         )
     assert len({message.id for message, _ in stored}) == 2
     assert len({case.id for _, case in stored}) == 1
-    opened = await desk.cases.list.get(desk.ann, stored[0][1].id)
+    opened = await desk.cases.details.get(desk.ann, stored[0][1].id)
     assert sorted(message.text for message in opened.messages) == ["Hello?", "Where?"]
     case_id = opened.case.id
     async with asyncio.timeout(60):

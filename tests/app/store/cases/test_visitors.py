@@ -63,7 +63,7 @@ async def test_what_a_visitor_did_before_is_the_known_customers(desk: SupportDes
     assert identified.contact.id == known.contact.id
     assert await contact_of(desk, "browser") is None
     assert await contact_of(desk, "phone") == await contact_of(desk, "new") == known.contact.id
-    opened = await desk.cases.list.get(desk.ann, case.id)
+    opened = await desk.cases.details.get(desk.ann, case.id)
     assert opened.case.contact.id == known.contact.id
     by_contact = [one for one in opened.messages if one.author is AuthorKind.CONTACT]
     assert [(one.author_id, one.author_name, len(one.attachments)) for one in by_contact] == [
@@ -91,7 +91,7 @@ async def test_another_customer_on_the_same_computer_finds_nothing_of_the_first(
     assert other is not None
     assert other.contact.id != first.contact.id
     assert await desk.cases.contacts.current(other.contact.id) is None
-    assert (await desk.cases.list.get(desk.ann, case.id)).case.contact.id == first.contact.id
+    assert (await desk.cases.details.get(desk.ann, case.id)).case.contact.id == first.contact.id
     assert await contact_of(desk, "first") is None
     assert await contact_of(desk, "phone") == first.contact.id  # the first customer's other browser
 
