@@ -36,6 +36,7 @@ from engine.outputs import (
     Health,
     ModelInfo,
 )
+from engine.parameter_values import shown
 from engine.remote.chat_request import ChatRequest
 from engine.remote.chunks import ReplyAssembler
 from engine.remote.dispatcher import RequestDispatcher
@@ -44,7 +45,7 @@ from engine.remote.error_responses import context_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.token_counting import detokenized, tokenized
 from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_url
-from engine.sampling_params import SamplingParams, check_deadline, shown
+from engine.sampling_params import SamplingParams, check_deadline
 from engine.settings import EngineSettings
 from engine.text.template_inputs import check_messages
 from engine.text.truncation import ContextBudget, prepare_truncated

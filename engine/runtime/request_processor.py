@@ -17,12 +17,13 @@ from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.loaded_model import LoadedModel
 from engine.outputs import TokenLogprobs
+from engine.parameter_values import shown
 from engine.runtime.rendered_chat import RenderedChat, ReplySyntax, TokenizedPrompt
 from engine.runtime.reply_factory import ReplyFactory
 from engine.runtime.reply_syntax_factory import ReplySyntaxFactory
 from engine.sampling.inspection import RowInspector
 from engine.sampling.logprobs import named
-from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
+from engine.sampling_params import SamplingParams, check_deadline, check_priority
 from engine.scheduling.adapter import Adapter
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate, RenderedPrompt

@@ -28,8 +28,9 @@ from engine.errors import (
 )
 from engine.model.folders import expected_info
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
+from engine.parameter_values import shown
 from engine.runtime.metrics import EngineMetrics
-from engine.sampling_params import SamplingParams, shown
+from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:

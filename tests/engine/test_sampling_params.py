@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 from engine import InvalidRequestError, ModelLoadError, SamplingParams, StructuredOutput, StructureKind, sampling_params
 from engine.beam_search_params import BeamSearchParams
 from engine.parameter_table import PARAMETERS, Kind
+from engine.parameter_values import checked_value
 
 NAN = float("nan")
 
@@ -220,7 +221,7 @@ def test_values_that_are_known_to_be_valid_are_not_validated_again(monkeypatch: 
     def refuse(*_: object) -> None:
         raise AssertionError("validated again")
 
-    monkeypatch.setattr(sampling_params, "_check", refuse)
+    monkeypatch.setattr(sampling_params, "checked_value", refuse)
     assert (given.replace_valid(seed=7), given.with_defaults(defaults)) == expected
 
 
@@ -237,5 +238,5 @@ def test_defaults_must_go_together_with_what_was_given() -> None:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_default_needs_no_validation(name: str) -> None:
     default = PARAMETERS[name].default
-    assert default == getattr(SamplingParams(), name) == sampling_params._check(PARAMETERS[name], default)
-    assert type(default) is type(sampling_params._check(PARAMETERS[name], default))
+    assert default == getattr(SamplingParams(), name) == checked_value(PARAMETERS[name], default)
+    assert type(default) is type(checked_value(PARAMETERS[name], default))
