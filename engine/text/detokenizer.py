@@ -28,9 +28,9 @@ class IncrementalDetokenizer:
     character, so the cost of a token does not grow with the reply.
 
     All pieces joined equal ``tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)``,
-    for all ids with byte-level tokenizers, and with byte-fallback ones (SentencePiece) whenever each run of byte
-    tokens is valid UTF-8. In an invalid run the tokenizer would take back characters it had already decoded; here
-    they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
+    for all ids with byte-level and WordPiece tokenizers, and with byte-fallback ones (SentencePiece) whenever each run
+    of byte tokens is valid UTF-8. In an invalid run the tokenizer would take back characters it had already decoded;
+    here they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
     """
 
     _WINDOW = 6  # tokens; a longer window is cut. A cut decodes once more, but each token decodes the whole window

@@ -53,7 +53,20 @@ def astride() -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-TOKENIZERS = {"byte-level": byte_level, "sentencepiece": sentencepiece, "astride": astride}
+@cache
+def wordpiece() -> PreTrainedTokenizerBase:
+    """BERT's kind: words are joined by spaces, but for parts of words (``##s``), and the decoder cleans up spaces."""
+    words = ("[PAD]", "[UNK]", "do", "not", "n't", "it", "'s", ".", ",", "!", "'", "é", "日", " do not", " .")
+    parts = ("##s", "##n't", "##é", "##本", "##.")
+    vocabulary = {word: id for id, word in enumerate((*words, *parts))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece(cleanup=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", clean_up_tokenization_spaces=True
+    )
+
+
+TOKENIZERS = {"byte-level": byte_level, "sentencepiece": sentencepiece, "astride": astride, "wordpiece": wordpiece}
 
 
 def whole(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -97,6 +110,11 @@ def test_any_ids_of_a_byte_level_tokenizer_decode_as_at_once(name: str, data: st
     expected = whole(tokenizer, ids)
     assert "".join(got) == expected
     assert all(expected.startswith(so_far) for so_far in shown(got))
+
+
+@given(ids=st.lists(st.integers(0, len(wordpiece()) + 3), max_size=40))
+def test_any_ids_of_a_wordpiece_tokenizer_decode_as_at_once(ids: list[int]) -> None:
+    assert "".join(pieces(wordpiece(), ids)) == whole(wordpiece(), ids)
 
 
 @given(data=st.data())
