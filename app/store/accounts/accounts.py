@@ -16,8 +16,8 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database, is_postgres
-from app.store.db.identity_models import ExternalIdentity
-from app.store.db.models import Account, LoginSession
+from app.store.db.models import Account
+from app.store.db.sign_in_models import ExternalIdentity, LoginSession
 from app.store.desk.audit import add_event
 
 LAST_ADMIN = "This is the last admin. Make another user an admin first."

@@ -15,8 +15,9 @@ from app.domain.ids import new_id
 from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database
-from app.store.db.models import Account, ApiKey
+from app.store.db.models import Account
 from app.store.db.rows import change_rows
+from app.store.db.sign_in_models import ApiKey
 from app.store.desk.audit import add_event
 
 MAX_KEYS = 50

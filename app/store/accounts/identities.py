@@ -15,9 +15,9 @@ from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.accounts.accounts import add_account, admins
 from app.store.db.database import Database
-from app.store.db.identity_models import ExternalIdentity
-from app.store.db.models import Account, LoginSession
+from app.store.db.models import Account
 from app.store.db.rows import change_rows
+from app.store.db.sign_in_models import ExternalIdentity, LoginSession
 from app.store.desk.audit import add_event
 
 CONNECTED = "This identity is connected to another account, or this account to another identity. Disconnect that first."

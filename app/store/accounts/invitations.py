@@ -17,8 +17,9 @@ from app.errors import Conflict, LimitReached, NotFound
 from app.store.accounts.accounts import account_view, add_account, change_password, has_admin
 from app.store.accounts.local_history import take_over
 from app.store.db.database import Database
-from app.store.db.models import Account, Conversation, Invitation
+from app.store.db.models import Account, Conversation
 from app.store.db.rows import change_rows
+from app.store.db.sign_in_models import Invitation
 from app.store.desk.audit import add_event
 
 MAX_INVITATIONS = 500

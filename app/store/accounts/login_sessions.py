@@ -15,9 +15,10 @@ from app.domain.ids import new_id
 from app.domain.roles import UserRole
 from app.errors import NotFound
 from app.store.db.database import Database
-from app.store.db.models import Account, LoginSession, table_of
+from app.store.db.models import Account, table_of
 from app.store.db.prepared_statements import Prepared
 from app.store.db.rows import change_rows
+from app.store.db.sign_in_models import LoginSession
 from app.store.desk.audit import add_event
 
 MAX_SESSIONS = 100

@@ -15,19 +15,10 @@ from app.store.chat.responses import delete_some_responses
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, ReplyDraft
 from app.store.db.knowledge_models import Article, Question
-from app.store.db.models import (
-    Account,
-    ApiKey,
-    AuditEvent,
-    Conversation,
-    Folder,
-    LoginSession,
-    Message,
-    SavedPreset,
-    Turn,
-)
+from app.store.db.models import Account, AuditEvent, Conversation, Folder, Message, SavedPreset, Turn
 from app.store.db.response_models import StoredResponse
 from app.store.db.rows import change_rows, is_id, shown_name
+from app.store.db.sign_in_models import ApiKey, LoginSession
 from app.store.desk.audit import add_event
 
 BATCH = 50  # conversations per transaction: other writers wait for one batch at most

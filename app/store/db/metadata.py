@@ -5,10 +5,10 @@ from __future__ import annotations
 from app.store.db import (
     case_models,
     desk_models,
-    identity_models,
     knowledge_models,
     maintenance_models,
     response_models,
+    sign_in_models,
 )
 from app.store.db.models import Base
 
@@ -16,10 +16,10 @@ __all__ = [
     "METADATA",
     "case_models",
     "desk_models",
-    "identity_models",
     "knowledge_models",
     "maintenance_models",
     "response_models",
+    "sign_in_models",
 ]
 
 METADATA = Base.metadata

@@ -21,7 +21,8 @@ from app.auth.rate_limits import RateLimit
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.roles import UserRole
-from app.store.db.models import ApiKey, AuditEvent, Conversation, Invitation, LoginSession
+from app.store.db.models import AuditEvent, Conversation
+from app.store.db.sign_in_models import ApiKey, Invitation, LoginSession
 from testing.waiting import eventually
 from tests.app.desk import METRICS_TOKEN, PASSWORD, Desk, desk, sign_in
 from tests.app.live_server import reset_engine

@@ -18,7 +18,8 @@ from gradio_client.exceptions import AppError, AuthenticationError
 from app.auth import rate_limits
 from app.auth.policy import RULES, Access
 from app.domain.roles import UserRole
-from app.store.db.models import ApiKey, Conversation, Message
+from app.store.db.models import Conversation, Message
+from app.store.db.sign_in_models import ApiKey
 from testing.waiting import eventually
 from tests.app.api.test_doors import path_of
 from tests.app.desk import PASSWORD, Desk, desk

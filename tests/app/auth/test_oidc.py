@@ -20,8 +20,8 @@ from app.auth.oidc.provider_client import Fetched
 from app.auth.oidc.service import OidcSignIn, page_within
 from app.auth.rate_limits import RateLimit
 from app.domain.roles import UserRole
-from app.store.db.identity_models import ExternalIdentity
-from app.store.db.models import Account, AuditEvent, LoginSession
+from app.store.db.models import Account, AuditEvent
+from app.store.db.sign_in_models import ExternalIdentity, LoginSession
 from tests.app.auth.scripted_provider import CLIENT_ID, CLIENT_SECRET, FORGED, ScriptedProvider, scripted_provider
 from tests.app.desk import PASSWORD, Desk, desk, sign_in
 

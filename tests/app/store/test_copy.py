@@ -35,7 +35,6 @@ from app.store.db.case_models import (
 )
 from app.store.db.database import Database
 from app.store.db.desk_models import Feedback, ReplyDraft, Review, TemplateVersion
-from app.store.db.identity_models import ExternalIdentity
 from app.store.db.knowledge_models import (
     KNOWLEDGE_COLLECTION_ID,
     Article,
@@ -49,14 +48,11 @@ from app.store.db.knowledge_models import (
 )
 from app.store.db.models import (
     Account,
-    ApiKey,
     AuditEvent,
     Base,
     Conversation,
     ConversationTag,
     Folder,
-    Invitation,
-    LoginSession,
     Message,
     SavedPreset,
     SearchEntry,
@@ -64,6 +60,7 @@ from app.store.db.models import (
     Turn,
 )
 from app.store.db.response_models import StoredResponse
+from app.store.db.sign_in_models import ApiKey, ExternalIdentity, Invitation, LoginSession
 from app.store.maintenance import copy as copying
 from app.store.maintenance import row_comparison
 from app.store.maintenance.copy import CopyResult, copy_history

@@ -12,8 +12,8 @@ from app.errors import Conflict, NotFound
 from app.services.container import Services
 from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.identities import Identities, ProvidedUser, Refusal
-from app.store.db.identity_models import ExternalIdentity
 from app.store.db.models import Account
+from app.store.db.sign_in_models import ExternalIdentity
 
 ISSUER = "https://login.example"
 

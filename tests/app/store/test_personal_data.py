@@ -31,7 +31,8 @@ from app.store.accounts.personal_data import DeletionPreview, UserDataRecords
 from app.store.accounts.token_use import TokenUsageRecords
 from app.store.db.desk_models import ReplyDraft
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Article, Question
-from app.store.db.models import Conversation, LoginSession
+from app.store.db.models import Conversation
+from app.store.db.sign_in_models import LoginSession
 
 HOUR = timedelta(hours=1)
 
