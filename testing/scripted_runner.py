@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from engine.errors import EngineError
 from engine.execution.batch import FutureTokens
-from engine.execution.native.multi_step import ENDED, MultiStepOutput, MultiStepRow, SampleOnHost
+from engine.execution.native.multi_step import ENDED, Host, MultiStepOutput, MultiStepRow
 from engine.execution.runner import Runner
 from engine.sampling import cpu
 from engine.sampling.sampler import Sampler, SamplingRow
@@ -113,7 +114,7 @@ class Script:
         plan: StepPlan,
         replies: Sequence[MultiStepRow],
         max_steps: int,
-        sample_on_host: SampleOnHost | None = None,
+        host: Host | None = None,
     ) -> MultiStepOutput:
         """Replaces :meth:`engine.execution.runner.Runner.execute_steps`: the decoder's loop in Python."""
         began = self.clock.now
@@ -136,9 +137,9 @@ class Script:
                 sampled[index] = token
             hosted = [index for index in alive if index not in native]
             if hosted:
-                assert sample_on_host is not None
+                assert host is not None
                 try:
-                    hosted_tokens = sample_on_host(hosted, logits[hosted])
+                    hosted_tokens = _sample_hosted(host, hosted, replies, tokens[-1] if tokens else None, logits)
                 except EngineError:
                     break
                 for index, token in zip(hosted, hosted_tokens, strict=True):
@@ -214,6 +215,26 @@ def _sampled_rows(plan: StepPlan, future_tokens: dict[int, int]) -> list[tuple[i
 def _goes_on(reply: MultiStepRow, index: int, tokens: Sequence[Sequence[int]]) -> bool:
     last = tokens[-1][index]
     return last != ENDED and last not in reply.stop_token_ids and len(tokens) < reply.max_tokens
+
+
+def _sample_hosted(
+    host: Host,
+    hosted: Sequence[int],
+    replies: Sequence[MultiStepRow],
+    previous: Sequence[int] | None,
+    logits: Tensor,
+) -> list[int]:
+    sampled = dict.fromkeys(hosted, ENDED)
+    masked = [index for index in hosted if index in host.masks]
+    for index in masked:
+        if host.fill_mask(index, None if previous is None else previous[index]):
+            allowed = np.unpackbits(host.masks[index], count=logits.shape[1], bitorder="little")
+            scores = logits[[index]].masked_fill(torch.from_numpy(allowed == 0), -torch.inf)
+            (sampled[index],) = _sample(scores, [replies[index].sampling])
+    others = [index for index in hosted if index not in host.masks]
+    if others:
+        sampled |= zip(others, host.sample(others, logits[others]), strict=True)
+    return list(sampled.values())
 
 
 def _sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:

@@ -18,7 +18,7 @@ from engine.execution.batch import Batch, FutureTokens, adapter_rows
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
 from engine.execution.native.decoder import Decoder
-from engine.execution.native.multi_step import MultiStepOutput, MultiStepRow, SampleOnHost
+from engine.execution.native.multi_step import Host, MultiStepOutput, MultiStepRow
 from engine.execution.native.weights import DecoderWeights
 from engine.model.loaded_model import LoadedModel
 from engine.model.lora import LoraLayers
@@ -167,19 +167,19 @@ class Runner:
         plan: StepPlan,
         replies: Sequence[MultiStepRow],
         max_steps: int,
-        sample_on_host: SampleOnHost | None = None,
+        host: Host | None = None,
     ) -> MultiStepOutput:
         """Computes a plan of at most :attr:`max_native_tokens`, samples from it, and decodes further in C++.
 
         Args:
             replies: one for each chunk that samples.
             max_steps: including the plan's own step, at least 1.
-            sample_on_host: samples, after each step's forward pass, for the replies that need Python.
+            host: has its part in the sampling of the replies that need Python.
         """
         assert self._decoder is not None
         self._copy(plan.copies)
         batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
-        return self._decoder.execute_steps(batch, replies, max_steps, sample_on_host)
+        return self._decoder.execute_steps(batch, replies, max_steps, host)
 
     def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
         collected: Tensor | None = None

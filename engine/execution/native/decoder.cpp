@@ -30,7 +30,7 @@ extern "C" {
 #define DESKMATE_STEPS(NAME, WEIGHT, HEAD, CACHE)                                                                    \
     void deskmate_step_##NAME(const Model* model, const Step* step) { forward<WEIGHT, HEAD, CACHE>(*model, *step); } \
     int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const DecodeRequest* requests,              \
-                                  int64_t num_groups, int64_t max_steps, SampleOnHost host, int64_t* tokens,         \
+                                  int64_t num_groups, int64_t max_steps, HostStep host, int64_t* tokens,             \
                                   double* seconds) {                                                                 \
         return run_multi_step(forward<WEIGHT, HEAD, CACHE>, *model, *first, requests, num_groups, max_steps, host,   \
                               tokens, seconds);                                                                      \

@@ -27,11 +27,11 @@ from engine.execution.native.lora import PackedAdapter
 from engine.execution.native.modules import NORMS
 from engine.execution.native.multi_step import (
     DECODE_REQUEST,
-    HostSampling,
+    Host,
+    HostCallback,
     MultiStepOutput,
     MultiStepRow,
     PackedRequests,
-    SampleOnHost,
 )
 from engine.execution.native.sampling import check_size
 from engine.execution.native.structure import LANES
@@ -216,7 +216,7 @@ class Decoder:
         batch: Batch,
         replies: Sequence[MultiStepRow],
         max_steps: int,
-        sample_on_host: SampleOnHost | None = None,
+        host: Host | None = None,
     ) -> MultiStepOutput:
         """Computes a step, samples from it, and decodes further from the sampled tokens.
 
@@ -224,7 +224,7 @@ class Decoder:
             batch: the first step. Its block tables have blocks for all tokens that ``replies`` may grow to.
             replies: one for each of ``batch.logits_rows``, at least one.
             max_steps: at least 1.
-            sample_on_host: samples, after each step's forward pass, for the replies that need Python.
+            host: has its part in the sampling of the replies that need Python.
         """
         count = len(replies)
         assert count == len(batch.logits_rows), "each row of logits is sampled"
@@ -232,16 +232,16 @@ class Decoder:
         logits = torch.empty(count, vocab_size)
         num_scored = sum([reply.is_scored for reply in replies])
         scored = torch.empty(num_scored, max_steps, vocab_size) if num_scored else None
-        requests = PackedRequests(replies, scored)
+        requests = PackedRequests(replies, scored, {} if host is None else host.masks)
         tokens, seconds = (ctypes.c_int64 * (max_steps * count))(), (ctypes.c_double * max_steps)()
-        host = None if sample_on_host is None else HostSampling(sample_on_host, logits, tokens, count)
+        callback = None if host is None else HostCallback(host, replies, logits, tokens)
         num_steps = self._steps(
             ctypes.byref(self._model),
             ctypes.byref(_build_step(batch, logits, ahead=max_steps - 1)),
             requests.data,
             len(batch.slots),
             max_steps,
-            None if host is None else host.callback,
+            None if callback is None else callback.function,
             tokens,
             seconds,
         )
@@ -250,7 +250,7 @@ class Decoder:
             seconds[:num_steps],
             logits,
             scored,
-            None if host is None else host.error,
+            None if callback is None else callback.error,
         )
 
 

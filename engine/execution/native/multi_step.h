@@ -1,4 +1,5 @@
-// Multi-step decoding: several steps in one call, each from the tokens that the previous one sampled, without Python.
+// Multi-step decoding: several steps in one call, each from the tokens that the previous one sampled. Python, the host,
+// is called in a step only for requests with a mask or whose tokens it samples itself.
 //
 // The first step may have any rows; each later step has one row for each request that is still active. A request ends
 // at max_tokens or a stop token. Block tables already cover the tokens of all steps, so nothing is allocated for a
@@ -8,7 +9,7 @@
 // each.
 //
 // Threads: one thread runs the loop and builds the steps; a step's forward pass, and the sampling of its rows, use
-// num_threads.
+// num_threads. The host is called on the thread that runs the loop, while the others sample.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +34,10 @@ struct DecodeRequest {
     int64_t sequence;  // its index in the first step
     const Adjustments* adjustments;  // of its scores; or null
     float* raw_scores;  // [max_steps, vocab_size]: receives the model's scores of each of its tokens; or null
-    int64_t is_sampled_by_host;  // whether the host samples its tokens: see SampleOnHost
+    const uint8_t* mask;  // [ceil(vocab_size / 8)]: see copy_allowed; the host fills it in each step; or null
+    int64_t is_sampled_by_host;  // whether the host samples its tokens
+
+    bool needs_host() const { return mask || is_sampled_by_host; }
 
     // token: sampled last, number num_sampled since the first step; negative if the host ended the request before.
     bool has_ended(int64_t token, int64_t num_sampled) const {
@@ -58,44 +62,77 @@ inline double uniform_number(uint64_t seed, int64_t position) {
 
 // ---- One step -------------------------------------------------------------------------------------------------------
 
-// Samples the tokens of the active requests from their scores, [active, vocab_size], but those of the host; returns
-// false if any row's scores are unusable.
-//   active       indices of requests
-//   counts       [requests], of those with penalties; the sampled tokens are added
-//   num_sampled  tokens that each of them has sampled since the first step
-//   tokens       [requests]: those of the active ones are set
+// The host's part of a step, for the requests that need it. It fills in their masks, and sets the tokens of those that
+// it samples itself. Returns whether the step is usable.
+//   num_done  steps that are done
+//   rows      [requests]: the row of scores of each of these requests that is still active, -1 for all others; the host
+//             sets -1 where a request had ended with the token before
+using HostStep = int32_t (*)(int64_t num_done, int64_t* rows);
+
+// Samples the token of a request from its scores, [vocab_size]; returns false if these are unusable.
+//   num_sampled  tokens that it has sampled since the first step
+inline bool sample_token(const float* scores, int64_t vocab_size, const DecodeRequest& request, TokenCounts& counts,
+                         int64_t num_sampled, SamplingBuffers& buffers, int64_t& token) {
+    const Adjustments* const adjustments = request.adjustments;
+    if (adjustments || request.mask) {
+        buffers.adjusted.resize(vocab_size);
+        float* const adjusted = buffers.adjusted.data();
+        copy_allowed(scores, vocab_size, request.mask, adjusted);
+        if (adjustments)
+            adjust_scores(*adjustments, counts, request.position + num_sampled, adjusted, vocab_size);
+        scores = adjusted;
+    }
+    Filters row = request.filters;
+    row.highest = highest_score(scores, vocab_size);
+    if (!std::isfinite(row.highest)) return false;
+    row.uniform_number = uniform_number(request.seed, request.position + num_sampled);
+    token = request.is_greedy ? first_highest(scores, vocab_size, row.highest) : draw(scores, vocab_size, row, buffers);
+    if (adjustments && adjustments->is_penalized) counts.add(token);
+    return true;
+}
+
+// Samples the tokens of the active requests from their scores, [active, vocab_size]; returns false if any row's scores
+// are unusable, or the host says so.
+//   active    indices of requests
+//   counts    [requests], of those with penalties; the sampled tokens are added
+//   num_done  steps that are done
+//   host      null if no request needs it
+//   rows      [requests], for the host
+//   tokens    [requests], -1: those of the active ones are set
 inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests,
-                          const std::vector<int64_t>& active, std::vector<TokenCounts>& counts, int64_t num_sampled,
-                          int64_t num_threads, int64_t* tokens) {
+                          const std::vector<int64_t>& active, std::vector<TokenCounts>& counts, int64_t num_done,
+                          int64_t num_threads, HostStep host, std::vector<int64_t>& rows, int64_t* tokens) {
     const int64_t count = int64_t(active.size());
+    std::fill(rows.begin(), rows.end(), -1);
+    bool needs_host = false, is_usable = true;
+    for (int64_t row = 0; row < count; ++row)
+        if (requests[active[row]].needs_host()) needs_host = true, rows[active[row]] = row;
+    const auto sample = [&](int64_t row, SamplingBuffers& buffers) {
+        const int64_t index = active[row];
+        return sample_token(scores + row * vocab_size, vocab_size, requests[index], counts[index], num_done, buffers,
+                            tokens[index]);
+    };
     int64_t num_invalid = 0;
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1 && count > 1)
     {
         static thread_local SamplingBuffers buffers;
-#pragma omp for reduction(+ : num_invalid)
-        for (int64_t index = 0; index < count; ++index) {
-            const DecodeRequest& request = requests[active[index]];
-            const float* own = scores + index * vocab_size;
+#pragma omp master
+        if (needs_host) is_usable = host(num_done, rows.data());
+#pragma omp for schedule(dynamic) reduction(+ : num_invalid)
+        for (int64_t row = 0; row < count; ++row) {
+            const DecodeRequest& request = requests[active[row]];
             if (request.raw_scores)
-                std::memcpy(request.raw_scores + num_sampled * vocab_size, own, vocab_size * sizeof(float));
-            if (request.is_sampled_by_host) continue;
-            if (request.adjustments) {
-                buffers.adjusted.assign(own, own + vocab_size);
-                own = buffers.adjusted.data();
-                adjust_scores(*request.adjustments, counts[active[index]], request.position + num_sampled,
-                              buffers.adjusted.data(), vocab_size);
-            }
-            Filters row = request.filters;
-            row.highest = highest_score(own, vocab_size);
-            row.uniform_number = uniform_number(request.seed, request.position + num_sampled);
-            if (!std::isfinite(row.highest)) ++num_invalid;
-            else if (request.is_greedy) tokens[active[index]] = first_highest(own, vocab_size, row.highest);
-            else tokens[active[index]] = draw(own, vocab_size, row, buffers);
-            if (request.adjustments && request.adjustments->is_penalized && std::isfinite(row.highest))
-                counts[active[index]].add(tokens[active[index]]);
+                std::memcpy(request.raw_scores + num_done * vocab_size, scores + row * vocab_size,
+                            vocab_size * sizeof(float));
+            if (!request.needs_host()) num_invalid += !sample(row, buffers);
+        }
+        if (needs_host && is_usable) {  // all masks are filled in: the loop above ends with a barrier
+#pragma omp for schedule(dynamic) reduction(+ : num_invalid)
+            for (int64_t row = 0; row < count; ++row)
+                if (requests[active[row]].mask && rows[active[row]] >= 0) num_invalid += !sample(row, buffers);
         }
     }
-    return num_invalid == 0;
+    return is_usable && num_invalid == 0;
 }
 
 // Builds steps of one token for each active request. A step points into its builder, and is valid until the next one.
@@ -157,21 +194,15 @@ class StepBuilder {
 
 // ---- All steps ------------------------------------------------------------------------------------------------------
 
-// Samples the tokens of the requests that need the host, after each step's forward pass.
-//   num_done  steps that are done
-//   rows      [requests]: the row of scores of each of the host's requests that is still active; -1 for all others
-// It sets their tokens, leaves -1 where a request had ended with the token before, and returns whether all are usable.
-using SampleOnHost = int32_t (*)(int64_t num_done, const int64_t* rows);
-
 // Returns the number of completed steps: at most max_steps, fewer if all requests end or scores are unusable.
 //   forward   forward(model, step) computes a step's logits
 //   requests  [first.num_logits], one for each row of logits
-//   host      samples for the requests that need it; null if none does
+//   host      null if no request needs it
 //   tokens    [max_steps, requests], -1 for requests without a token in a step
 //   seconds   [max_steps], from the call until each step's tokens were known
 template <typename Forward>
 int64_t run_multi_step(const Forward& forward, const Model& model, const Step& first, const DecodeRequest* requests,
-                       int64_t num_groups, int64_t max_steps, SampleOnHost host, int64_t* tokens, double* seconds) {
+                       int64_t num_groups, int64_t max_steps, HostStep host, int64_t* tokens, double* seconds) {
     const auto began = std::chrono::steady_clock::now();
     const int64_t count = first.num_logits;
     std::fill(tokens, tokens + max_steps * count, -1);
@@ -188,15 +219,9 @@ int64_t run_multi_step(const Forward& forward, const Model& model, const Step& f
     for (int64_t num_done = 0;;) {
         forward(model, step);
         int64_t* const sampled = tokens + num_done * count;
-        if (!sample_tokens(step.logits, model.vocab_size, requests, active, counts, num_done, step.num_threads,
-                           sampled))
+        if (!sample_tokens(step.logits, model.vocab_size, requests, active, counts, num_done, step.num_threads, host,
+                           rows, sampled))
             return num_done;
-        if (host) {
-            std::fill(rows.begin(), rows.end(), -1);
-            for (size_t row = 0; row < active.size(); ++row)
-                if (requests[active[row]].is_sampled_by_host) rows[active[row]] = int64_t(row);
-            if (!host(num_done, rows.data())) return num_done;
-        }
         seconds[num_done++] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         if (num_done == max_steps) return num_done;
         const auto has_ended = [&](int64_t index) { return requests[index].has_ended(sampled[index], num_done); };

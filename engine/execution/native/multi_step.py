@@ -1,14 +1,15 @@
-"""Packs the replies of multi-step decoding for C++ (``multi_step.h``); some are sampled in Python between its steps."""
+"""Packs the replies of multi-step decoding for C++ (``multi_step.h``), and does Python's part of its steps."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.execution.native.sampling import FILTERS_FORMAT, filter_values
@@ -18,14 +19,40 @@ from engine.sampling.sampler import SamplingRow
 ENDED = -1
 """Stands in place of a token for a reply that has ended."""
 
-DECODE_REQUEST = struct.Struct(f"@{FILTERS_FORMAT}i4xQqqPqqPPq")
+DECODE_REQUEST = struct.Struct(f"@{FILTERS_FORMAT}i4xQqqPqqPPPq")
 """``DecodeRequest`` of multi_step.h."""
 
-SampleOnHost = Callable[[Sequence[int], Tensor], Sequence[int]]
-"""Samples for replies, given by index, from their scores ``[n, vocab_size]``; :data:`ENDED` for those that have ended.
 
-An error ends the call before this step.
-"""
+class Host(Protocol):
+    """Python's part of a call: the replies that C++ cannot sample by itself, given by their index.
+
+    An error ends the call before the step that it occurs in.
+    """
+
+    @property
+    def masks(self) -> Mapping[int, NDArray[np.uint8]]:
+        """Replies that C++ samples, each by its mask: a bit for each token id, lowest first, set if it may follow."""
+        ...
+
+    def fill_mask(self, reply: int, previous_token: int | None) -> bool:
+        """Fills in a reply's mask for its next token; False if it had ended with the token before.
+
+        Args:
+            previous_token: sampled for it in the step before; None in the call's first step.
+        """
+        ...
+
+    def sample(self, replies: Sequence[int], logits: Tensor) -> Sequence[int]:
+        """Samples for the replies that need Python and have no mask.
+
+        Args:
+            replies: those that are still active.
+            logits: their scores, ``[n, vocab_size]``.
+
+        Returns:
+            A token for each; :data:`ENDED` for those that had ended with the token before.
+        """
+        ...
 
 
 class MultiStepRow(NamedTuple):
@@ -46,7 +73,7 @@ class MultiStepOutput(NamedTuple):
     logits: Tensor  #: the first step's logits if even those were unusable, otherwise not to be read
     #: the logits that the replies with ``is_scored`` were sampled from, in their order: ``[n, max_steps, vocab_size]``
     scored: Tensor | None = None
-    error: Exception | None = None  #: why sampling on the host ended the call
+    error: Exception | None = None  #: of the host, which ended the call
 
 
 class _Adjustments(ctypes.Structure):
@@ -62,7 +89,7 @@ class _Adjustments(ctypes.Structure):
 
 
 _NO_COUNTS = TokenCounts()
-_HostCallback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
+_HostFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 
 
 class PackedRequests:
@@ -71,22 +98,29 @@ class PackedRequests:
     Args:
         replies: one for each row of logits.
         scored: receives the logits of the scored ones, ``[n, max_steps, vocab_size]``.
+        masks: of :class:`Host`.
     """
 
-    def __init__(self, replies: Sequence[MultiStepRow], scored: Tensor | None) -> None:
-        self._held: list[Any] = [scored]
+    def __init__(
+        self, replies: Sequence[MultiStepRow], scored: Tensor | None, masks: Mapping[int, NDArray[np.uint8]]
+    ) -> None:
+        self._held: list[Any] = [scored, masks]
         self._stops: dict[frozenset[int], array[int]] = {}
         places = iter(()) if scored is None else iter(scored)
         self.data = b"".join(
-            [self._pack(reply, next(places).data_ptr() if reply.is_scored else None) for reply in replies]
+            [
+                self._pack(reply, next(places).data_ptr() if reply.is_scored else None, masks.get(index))
+                for index, reply in enumerate(replies)
+            ]
         )
 
-    def _pack(self, reply: MultiStepRow, raw_scores: int | None) -> bytes:
+    def _pack(self, reply: MultiStepRow, raw_scores: int | None, mask: NDArray[np.uint8] | None) -> bytes:
         row = reply.sampling
         stops = self._stops.get(reply.stop_token_ids)
         if stops is None:
             stops = self._stops[reply.stop_token_ids] = array("q", reply.stop_token_ids)
-        adjusts = row.adjusts_logits and not row.needs_python
+        is_sampled_by_host = row.needs_python and mask is None
+        adjusts = row.adjusts_logits and not is_sampled_by_host
         return DECODE_REQUEST.pack(
             *filter_values(row),
             *(0.0, 0.0),  # the uniform number and the highest score, set in each step
@@ -99,7 +133,8 @@ class PackedRequests:
             reply.chunk,
             self._adjustments(row) if adjusts else 0,
             raw_scores or 0,
-            row.needs_python,
+            0 if mask is None else mask.ctypes.data,
+            is_sampled_by_host,
         )
 
     def _adjustments(self, row: SamplingRow) -> int:
@@ -118,28 +153,38 @@ class PackedRequests:
         return ctypes.addressof(adjustments)
 
 
-class HostSampling:
-    """Samples in Python, between the steps of a call, the tokens of replies that C++ cannot sample.
+class HostCallback:
+    """Lets C++ call the host in each step.
 
     Args:
-        sample: samples them.
+        host: of the call.
+        replies: of the call.
         logits: of each step, overwritten by the next.
-        tokens: of all steps, ``[max_steps * num_replies]``, where the sampled ones are written.
-        num_replies: replies of the call.
+        tokens: of all steps, ``[max_steps * len(replies)]``; receives those that the host samples.
     """
 
-    def __init__(self, sample: SampleOnHost, logits: Tensor, tokens: Any, num_replies: int) -> None:
-        self._sample, self._logits, self._tokens, self._num_replies = sample, logits, tokens, num_replies
+    def __init__(self, host: Host, replies: Sequence[MultiStepRow], logits: Tensor, tokens: Any) -> None:
+        self._host, self._logits, self._tokens, self._num_replies = host, logits, tokens, len(replies)
+        self._masked = tuple(host.masks)
+        self._sampled = [
+            index for index, reply in enumerate(replies) if reply.sampling.needs_python and index not in host.masks
+        ]
         self.error: Exception | None = None  #: why the call ended early
-        self.callback = _HostCallback(self._sample_step)
+        self.function = _HostFunction(self._step)  #: a ``HostStep`` of multi_step.h
 
-    def _sample_step(self, num_done: int, rows: Any) -> int:
+    def _step(self, num_done: int, rows: Any) -> int:
         try:
-            of_replies = np.ctypeslib.as_array(rows, (self._num_replies,))
-            replies = np.flatnonzero(of_replies >= 0).tolist()
-            sampled = self._sample(replies, self._logits[of_replies[replies].tolist()]) if replies else ()
-            for reply, token in zip(replies, sampled, strict=True):
-                self._tokens[num_done * self._num_replies + reply] = token
+            first = num_done * self._num_replies  # of the step's tokens
+            for reply in self._masked:
+                if rows[reply] >= 0:
+                    previous = self._tokens[first - self._num_replies + reply] if num_done else None
+                    if not self._host.fill_mask(reply, previous):
+                        rows[reply] = ENDED
+            active = [reply for reply in self._sampled if rows[reply] >= 0]
+            if active:
+                sampled = self._host.sample(active, self._logits[[rows[reply] for reply in active]])
+                for reply, token in zip(active, sampled, strict=True):
+                    self._tokens[first + reply] = token
         except Exception as error:  # nothing may leave through C++
             self.error = error
             return 0

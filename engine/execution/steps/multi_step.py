@@ -6,7 +6,7 @@ the engine would wait for the GIL longer than it computes. The output batcher ho
 each token by itself, and sixty readers get up to five at a time.
 
 C++ adds bias and penalties, and keeps the logits of replies with log-probabilities, which are scored after the call.
-Replies with a grammar or bans are sampled in Python between the steps, while their neighbours go on in C++.
+Of replies with a grammar or bans, Python says in each step what may come next, while C++ samples for their neighbours.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class MultiSteps(StepStrategy):
         requests = [chunk.request for chunk in plan.sampling]
         host = None
         if any(reply.sampling.needs_python for reply in replies):
-            host = HostReplies(requests, self.sampler, max_steps)
+            host = HostReplies(requests, self.sampler, max_steps, self.runner.vocab_size)
         try:
             with host or nullcontext():
-                output = self.runner.execute_steps(plan, replies, max_steps, host.sample if host else None)
+                output = self.runner.execute_steps(plan, replies, max_steps, host)
         except (struct.error, ArithmeticError, TypeError, ValueError):  # a reply's parameters cannot be packed
             log.exception("multi-step decoding failed; computing a single step instead")
             computed = self.compute(plan)  # row by row, which finds the request

@@ -273,10 +273,15 @@ def test_cpp_penalizes_as_numpy_does(llama: LoadedModel, steps_per_call: list[in
 
 @needs_compiler
 @pytest.mark.parametrize("failing_call", [1, 2, 3, 6])
+@pytest.mark.parametrize("typical_p", [1.0, 0.7], ids=["masked", "sampled in Python"])
 def test_an_error_between_steps_ends_the_reply_that_caused_it(
-    llama: LoadedModel, steps_per_call: list[int], failing_call: int, monkeypatch: pytest.MonkeyPatch
+    llama: LoadedModel,
+    steps_per_call: list[int],
+    failing_call: int,
+    typical_p: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    params = replace(SAMPLED, bad_words=("a",))
+    params = replace(SAMPLED, bad_words=("a",), typical_p=typical_p)
     core = make_core(llama)
     add(core, "good", [5, 6, 7], replace(GREEDY, max_tokens=40))
     add(core, "bad", [9, 8, 7], params)

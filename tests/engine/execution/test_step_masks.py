@@ -14,7 +14,8 @@ import torch
 from engine import EngineSettings, SamplingParams, StructuredOutput, StructureKind
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.execution.steps import multi_step
+from engine.execution.steps import host_replies, multi_step
+from engine.execution.steps.host_replies import HostReplies
 from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.sampling import grammar_masks
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FORM = StructuredOutput(StructureKind.REGEX, "[a-m]{90,120}")
 RECORD = StructuredOutput(StructureKind.REGEX, "(a long text that is dictated: [0-9]{2,3}[.] ){1,5}")
+WORD = StructuredOutput(StructureKind.REGEX, "[a-c]{3,9}")
 PROMPT = [5, 6, 7, 8]
 ASKED = {
     "form": replace(GREEDY, structured=FORM),
@@ -155,30 +157,40 @@ def test_no_mask_is_being_computed_between_steps(model: LoadedModel, monkeypatch
     }
 
 
+HELD = {
+    "form": replace(SAMPLED, structured=FORM),
+    "record": replace(GREEDY, structured=RECORD, frequency_penalty=0.2, logprobs=2),
+    "word": replace(SAMPLED, structured=WORD),
+    "words": replace(SAMPLED, forbidden_words=("a", "th")),
+    "together": replace(
+        SAMPLED,
+        structured=WORD,
+        bad_words=("ab",),
+        logit_bias={7: 3.0, 70: -2.0},
+        top_k=9,
+        logprobs=1,
+        presence_penalty=0.5,
+        repetition_penalty=1.2,
+        min_tokens=3,
+    ),
+    "typical": replace(SAMPLED, structured=FORM, typical_p=0.7),
+    "nothing left": replace(SAMPLED, structured=StructuredOutput(StructureKind.REGEX, "ab{9}"), bad_words=("bbbb",)),
+}
+
+
 @needs_compiler
-@pytest.mark.parametrize("name", ["form", "record", "word", "thinking free"])
+@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("max_masked", [1 << 17, 0], ids=["masked", "sampled"])
 @pytest.mark.parametrize("seed", range(3))
 def test_replies_held_to_a_form_go_on_beside_plain_ones(
-    model: LoadedModel, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, name: str, max_masked: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if model.decoder is None:
         pytest.skip("several steps in a call need the C++ decoder")
     monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
-    calls: list[int] = []
-    execute = Runner.execute_steps
-
-    def counted(runner: Runner, *args: Any) -> Any:
-        output = execute(runner, *args)
-        calls.append(len(output.tokens))
-        return output
-
-    monkeypatch.setattr(Runner, "execute_steps", counted)
-    held = {
-        "form": replace(SAMPLED, structured=FORM),
-        "record": replace(GREEDY, structured=RECORD, frequency_penalty=0.2, logprobs=2),
-        "word": replace(SAMPLED, structured=StructuredOutput(StructureKind.REGEX, "[a-c]{3,9}")),
-        "thinking free": replace(SAMPLED, forbidden_words=("a", "th")),
-    }[name]
+    monkeypatch.setattr(host_replies, "MAX_MASKED_TOKENS", max_masked)
+    calls, ways = watch_calls(monkeypatch)
+    held = HELD[name]
     params = replace(held, seed=seed, max_tokens=24, ignore_eos=False)
     plain = replace(SAMPLED, seed=seed, max_tokens=40)
 
@@ -193,9 +205,93 @@ def test_replies_held_to_a_form_go_on_beside_plain_ones(
     core = make_core(model)
     core._pacing.observe(1, 0, 0.001)
     found = run(core, plain=plain, held=params, other=replace(params, seed=seed + 9))
-    assert 4 in calls
+    assert max(calls) > 2
+    assert ways == {"sample" if name == "typical" or (params.structured and not max_masked) else "fill_mask"}
     assert found.tokens["held", 0] == expected.tokens["held", 0]
-    assert found.reasons["held", 0] == expected.reasons["held", 0]
+    assert found.reasons.get(("held", 0)) == expected.reasons.get(("held", 0))
     assert are_close(found.logprobs["held", 0], expected.logprobs["held", 0])
-    assert not found.failures
+    assert found.failures.get("held") == expected.failures.get("held")
+    assert expected.failures == ({"held": "EveryTokenBannedError"} if name == "nothing left" else {})
     assert len(found.tokens["plain", 0]) == 40
+
+
+@needs_compiler
+def test_cpp_masks_replies_while_other_threads_sample(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    if model.decoder is None:
+        pytest.skip("several steps in a call need the C++ decoder")
+    monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
+    asked = {f"held{seed}": replace(SAMPLED, structured=FORM, seed=seed, max_tokens=24) for seed in range(3)}
+    asked |= {f"plain{seed}": replace(SAMPLED, seed=seed, max_tokens=30) for seed in range(4)}
+    alone = make_core(model)
+    compute_sequentially(alone)
+    core = make_core(model)
+    core._pacing.observe(1, 0, 0.001)
+    for name, params in asked.items():
+        add(alone, name, PROMPT, params)
+        add(core, name, PROMPT, params)
+    expected = finish(alone)
+    _calls, ways = watch_calls(monkeypatch)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    found = finish(core)
+    assert ways == {"fill_mask"}
+    assert (found.tokens, found.failures) == (expected.tokens, {})
+
+
+@needs_compiler
+@pytest.mark.parametrize("max_masked", [1 << 17, 0], ids=["masked", "sampled"])
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_a_grammar_that_cannot_be_followed_ends_its_reply_alone(
+    model: LoadedModel, max_masked: int, num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if model.decoder is None:
+        pytest.skip("several steps in a call need the C++ decoder")
+    monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
+    monkeypatch.setattr(host_replies, "MAX_MASKED_TOKENS", max_masked)
+    asked = {
+        "bad": replace(SAMPLED, structured=FORM),
+        "good": replace(SAMPLED, structured=FORM, seed=8),
+        "plain": replace(SAMPLED, max_tokens=24),
+    }
+    core, expected, record = make_core(model), make_core(model), ReaderRecord()
+    core._pacing.observe(1, 0, 0.001)
+    for name, params in asked.items():
+        add(core, name, PROMPT, params)
+        add(expected, name, PROMPT, params)
+    for _ in range(num_steps):
+        record.add(core.step())
+    row = core.strategy.sampler.sampling_row(core._scheduler.requests[0])
+    assert row.matcher is not None
+    row.matcher._matcher.consume_tokens([PROMPT[0]])  # no letter: an error, in which it stays
+    finish(core, record)
+    compute_sequentially(expected)
+    whole = finish(expected).tokens
+    assert record.failures == {"bad": "LogitsError"}
+    assert record.tokens["bad", 0] == whole["bad", 0][: len(record.tokens["bad", 0])]
+    for name in ("good", "plain"):
+        assert record.tokens[name, 0] == whole[name, 0]
+
+
+def watch_calls(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], set[str]]:
+    """Returns the number of steps in each call, and how the replies that need Python are sampled: both grow."""
+    calls: list[int] = []
+    ways: set[str] = set()
+    execute = Runner.execute_steps
+
+    def counted(runner: Runner, *args: Any) -> Any:
+        output = execute(runner, *args)
+        calls.append(len(output.tokens))
+        return output
+
+    def watch(way: str) -> None:
+        original = getattr(HostReplies, way)
+
+        def watched(host: HostReplies, *args: Any) -> Any:
+            ways.add(way)
+            return original(host, *args)
+
+        monkeypatch.setattr(HostReplies, way, watched)
+
+    monkeypatch.setattr(Runner, "execute_steps", counted)
+    watch("fill_mask")
+    watch("sample")
+    return calls, ways

@@ -30,7 +30,7 @@ from engine import (
 from engine.execution.batch import Batch
 from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
-from engine.execution.native.multi_step import MultiStepOutput, MultiStepRow, SampleOnHost
+from engine.execution.native.multi_step import Host, MultiStepOutput, MultiStepRow
 from engine.model import memory_fit
 from engine.runtime import model_loading
 from engine.runtime.engine_core import EngineCore
@@ -185,10 +185,10 @@ async def test_replies_that_take_too_long_are_interrupted(
         batch: Batch,
         replies: Sequence[MultiStepRow],
         _max_steps: int,
-        sample_on_host: SampleOnHost | None = None,
+        host: Host | None = None,
     ) -> MultiStepOutput:
         time.sleep(0.02)  # or the reply ends while the other model is loaded
-        return execute(decoder, batch, replies, 1, sample_on_host)
+        return execute(decoder, batch, replies, 1, host)
 
     monkeypatch.setattr(Decoder, "execute_steps", slowly)  # with AVX2: elsewhere steps are slow enough
     task = await started(engine)
