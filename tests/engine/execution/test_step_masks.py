@@ -161,6 +161,7 @@ HELD = {
     "form": replace(SAMPLED, structured=FORM),
     "record": replace(GREEDY, structured=RECORD, frequency_penalty=0.2, logprobs=2),
     "word": replace(SAMPLED, structured=WORD),
+    "word whose end is ignored": replace(SAMPLED, structured=WORD),
     "words": replace(SAMPLED, forbidden_words=("a", "th")),
     "together": replace(
         SAMPLED,
@@ -191,7 +192,7 @@ def test_replies_held_to_a_form_go_on_beside_plain_ones(
     monkeypatch.setattr(host_replies, "MAX_MASKED_TOKENS", max_masked)
     calls, ways = watch_calls(monkeypatch)
     held = HELD[name]
-    params = replace(held, seed=seed, max_tokens=24, ignore_eos=False)
+    params = replace(held, seed=seed, max_tokens=24, ignore_eos=name == "word whose end is ignored")
     plain = replace(SAMPLED, seed=seed, max_tokens=40)
 
     def run(core: EngineCore, **asked: SamplingParams) -> ReaderRecord:
@@ -222,6 +223,7 @@ def test_cpp_masks_replies_while_other_threads_sample(model: LoadedModel, monkey
     monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
     asked = {f"held{seed}": replace(SAMPLED, structured=FORM, seed=seed, max_tokens=24) for seed in range(3)}
     asked |= {f"plain{seed}": replace(SAMPLED, seed=seed, max_tokens=30) for seed in range(4)}
+    asked["typical"] = replace(SAMPLED, structured=FORM, typical_p=0.7)
     alone = make_core(model)
     compute_sequentially(alone)
     core = make_core(model)
@@ -233,7 +235,7 @@ def test_cpp_masks_replies_while_other_threads_sample(model: LoadedModel, monkey
     _calls, ways = watch_calls(monkeypatch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     found = finish(core)
-    assert ways == {"fill_mask"}
+    assert ways == {"fill_mask", "sample"}
     assert (found.tokens, found.failures) == (expected.tokens, {})
 
 
