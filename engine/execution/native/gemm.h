@@ -52,60 +52,100 @@ inline void apply_epilogue(const PackedLinear& linear, const PackedRows<Weight>&
 constexpr int64_t kPrefetchVectors = 16, kFarPrefetchVectors = 64;
 constexpr int64_t kCachedOutputs = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
 
-// Adds the products of kRows rows and kPanels panels to sums, for one register of each panel's outputs.
-template <typename Weight, int64_t kPanels, int64_t kRows, typename RegisterSums>
-inline __attribute__((always_inline)) void add_products(const PackedLinear& linear, PackedRows<Weight>& rows,
-                                                        int64_t row, int64_t output, int64_t part,
-                                                        RegisterSums (&sums)[kPanels][kRows]) {
+// Registers of a panel that are multiplied in one pass over its weights, and the sums that registers hold beside them.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int64_t kPassRegisters = 1, kMaxSums = 24;  // of 32 registers
+#elif defined(__AVX2__)
+constexpr int64_t kPassRegisters = 2, kMaxSums = 12;  // of 16 registers
+#else
+constexpr int64_t kPassRegisters = 1, kMaxSums = 12;
+#endif
+
+// Rows that are multiplied at once. The sums of 4-bit weights are added in memory, once for each group of inputs.
+template <typename Weight>
+constexpr int64_t kRowsAtOnce = kPassRegisters == 2 && !std::is_same_v<Weight, int4> ? 6 : 12;
+
+// Returns the panels that are multiplied at once with those rows: a power of two, at most 8.
+constexpr int64_t panels_at_once(int64_t num_rows) {
+    int64_t panels = 1;
+    while (panels < 8 && 2 * panels * num_rows * kPassRegisters <= kMaxSums) panels *= 2;
+    return panels;
+}
+
+// Adds the products of kRows rows and kPanels panels to sums, for the registers of one pass.
+template <typename Weight, int64_t kPanels, int64_t kRows>
+inline __attribute__((always_inline)) void add_products(
+    const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t output, int64_t first_register,
+    typename WeightFormat<Weight>::RegisterSums (&sums)[kPanels][kRows][kPassRegisters]) {
+    using Format = WeightFormat<Weight>;
     const int64_t width = rows.words_per_row, stride = rows.row_stride;
     const int32_t* words = rows.at(row, 0);
+    const auto* all_weights = static_cast<const int32_t*>(linear.weight) + first_register * kRegisterLanes;
     if constexpr (std::is_same_v<Weight, int4>) {
         constexpr int64_t kWords = kInt4GroupWords;
-        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width / 2 + part * kRegisterLanes;
-        const auto* scales = static_cast<const bf16*>(linear.scales) + output * width / kWords + part * kRegisterLanes;
+        const int64_t num_groups = width / kWords;
+        const int32_t* const corrections = rows.zero_point_correction(row);
+        const auto* weights = all_weights + output * width / 2;
+        const auto* scales =
+            static_cast<const bf16*>(linear.scales) + output * width / kWords + first_register * kRegisterLanes;
         for (int64_t panel = 0; panel < kPanels; ++panel)
             for (int64_t word = 0; word < width; word += kWords) {
                 const int32_t* from = weights + (panel * width + word) / 2 * kLanes;
-                const FloatRegister scale = widen_register(scales + (panel * width + word) / kWords * kLanes);
-                IntRegister unpacked[kWords];
                 for (int64_t i = 0; i < kWords / 2; ++i) {
                     __builtin_prefetch(from + (i + kPrefetchVectors) * kLanes);
                     __builtin_prefetch(from + (i + kFarPrefetchVectors) * kLanes, 0, 2);
-                    const IntRegister both = load<IntRegister>(from + i * kLanes);
-                    unpacked[i] = both & 0x0f0f0f0f;
-                    unpacked[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
                 }
-                for (int64_t r = 0; r < kRows; ++r) {
-                    IntRegister even = IntRegister{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
-                    for (int64_t i = 0; i < kWords; i += 2) {
-                        WeightFormat<int4>::add(even, unpacked[i], words[r * stride + word + i]);
-                        WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * stride + word + i + 1]);
+                for (int64_t part = 0; part < kPassRegisters; ++part) {
+                    const FloatRegister scale = widen_register(scales + (panel * width + word) / kWords * kLanes +
+                                                               part * kRegisterLanes);
+                    IntRegister unpacked[kWords];
+                    for (int64_t i = 0; i < kWords / 2; ++i) {
+                        const IntRegister both = load<IntRegister>(from + i * kLanes + part * kRegisterLanes);
+                        unpacked[i] = both & 0x0f0f0f0f;
+                        unpacked[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
                     }
-                    const FloatRegister products = __builtin_convertvector(even + odd, FloatRegister);
-                    sums[panel][r] = multiply_add(products, scale, sums[panel][r]);
+                    for (int64_t r = 0; r < kRows; ++r) {
+                        const IntRegister products = Format::add_group(corrections[r * num_groups + word / kWords],
+                                                                       unpacked, words + r * stride + word);
+                        sums[panel][r][part] = multiply_add(__builtin_convertvector(products, FloatRegister), scale,
+                                                            sums[panel][r][part]);
+                    }
                 }
             }
     } else {
-        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width + part * kRegisterLanes;
+        const auto* weights = all_weights + output * width;
         // Three rows share a pointer, as addresses are a pointer and none, one or two strides: there are few registers.
         const int32_t* of_three[(kRows + 2) / 3];
         for (int64_t r = 0; r < kRows; r += 3) of_three[r / 3] = words + r * stride;
         for (int64_t word = 0; word < width; ++word) {
-            IntRegister loaded[kPanels];
             for (int64_t panel = 0; panel < kPanels; ++panel) {
                 const int32_t* from = weights + (panel * width + word) * kLanes;
                 __builtin_prefetch(from + kPrefetchVectors * kLanes);
                 __builtin_prefetch(from + kFarPrefetchVectors * kLanes, 0, 2);
-                loaded[panel] = load<IntRegister>(from);
             }
-#pragma GCC unroll 12
-            for (int64_t r = 0; r < kRows; ++r) {
-                const int32_t x = of_three[r / 3][r % 3 * stride];
+            const auto multiply = [&](auto row_word) __attribute__((always_inline)) {
+                constexpr int64_t kRowWord = decltype(row_word)::value;
+                decltype(Format::template widen<kRowWord>(IntRegister{})) wide[kPanels][kPassRegisters];
+#pragma GCC unroll 8
                 for (int64_t panel = 0; panel < kPanels; ++panel)
-                    WeightFormat<Weight>::add(sums[panel][r], loaded[panel], x);
-            }
+#pragma GCC unroll 2
+                    for (int64_t part = 0; part < kPassRegisters; ++part)
+                        wide[panel][part] = Format::template widen<kRowWord>(
+                            load<IntRegister>(weights + (panel * width + word) * kLanes + part * kRegisterLanes));
+#pragma GCC unroll 12
+                for (int64_t r = 0; r < kRows; ++r) {
+                    const int32_t x = of_three[r / 3][r % 3 * stride + kRowWord];
+#pragma GCC unroll 8
+                    for (int64_t panel = 0; panel < kPanels; ++panel)
+#pragma GCC unroll 2
+                        for (int64_t part = 0; part < kPassRegisters; ++part)
+                            Format::add(sums[panel][r][part], wide[panel][part], x);
+                }
+            };
+            multiply(std::integral_constant<int64_t, 0>());
+            if constexpr (Format::kRowWords == 2) multiply(std::integral_constant<int64_t, 1>());
 #pragma GCC unroll 4
-            for (const int32_t*& pointer : of_three) ++pointer;
+            for (const int32_t*& pointer : of_three) pointer += Format::kRowWords;
         }
     }
 }
@@ -117,30 +157,26 @@ template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
 [[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
                                         int64_t num_rows, int64_t output, const Epilogue& epilogue) {
     using Sums = typename WeightFormat<Weight>::Sums;
-    Sums sums[kPanels][kRows] = {};
-    if constexpr (kRegisters == 1) {
-        add_products<Weight, kPanels, kRows>(linear, rows, row, output, 0, sums);
-    } else {
-        using RegisterSums = std::conditional_t<std::is_same_v<Sums, Ints>, IntRegister, FloatRegister>;
-        for (int64_t part = 0; part < kRegisters; ++part) {
-            RegisterSums part_sums[kPanels][kRows] = {};
-            add_products<Weight, kPanels, kRows>(linear, rows, row, output, part, part_sums);
-            for (int64_t panel = 0; panel < kPanels; ++panel)
-                for (int64_t r = 0; r < kRows; ++r)
-                    std::memcpy(reinterpret_cast<char*>(&sums[panel][r]) + part * sizeof(RegisterSums),
-                                &part_sums[panel][r], sizeof(RegisterSums));
-        }
+    using RegisterSums = typename WeightFormat<Weight>::RegisterSums;
+    RegisterSums sums[kPanels][kRows][kRegisters];
+    for (int64_t first = 0; first < kRegisters; first += kPassRegisters) {
+        RegisterSums of_pass[kPanels][kRows][kPassRegisters] = {};
+        add_products<Weight, kPanels, kRows>(linear, rows, row, output, first, of_pass);
+        for (int64_t panel = 0; panel < kPanels; ++panel)
+            for (int64_t r = 0; r < kRows; ++r)
+                std::memcpy(&sums[panel][r][first], of_pass[panel][r], sizeof of_pass[panel][r]);
     }
     for (int64_t panel = 0; panel < kPanels; ++panel)
         for (int64_t r = 0; r < num_rows; ++r)
-            apply_epilogue(linear, rows, row + r, output + panel * kLanes, sums[panel][r], epilogue);
+            apply_epilogue(linear, rows, row + r, output + panel * kLanes, load<Sums>(sums[panel][r]), epilogue);
 }
 
-// Multiplies up to kRows rows, from row on, with the outputs first to last - 1, kPanels panels at once and the rest one
-// by one.
-template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
+// Multiplies up to kRows rows, from row on, with the outputs first to last - 1, some panels at once and the rest one by
+// one.
+template <typename Weight, int64_t kRows, typename Epilogue>
 inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t first, int64_t last,
                       const Epilogue& epilogue) {
+    constexpr int64_t kPanels = panels_at_once(kRows);
     const int64_t num_rows = std::min(kRows, rows.num_rows - row);
     int64_t output = first;
     for (; output + kPanels * kLanes <= last; output += kPanels * kLanes)
@@ -149,24 +185,19 @@ inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int6
         simd_microkernel<Weight, 1, kRows>(linear, rows, row, num_rows, output, epilogue);
 }
 
-#if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int64_t kPanelsOf12Rows = 2, kPanelsOf4Rows = 4;  // at most 24 sums of 32 registers
-#else
-constexpr int64_t kPanelsOf12Rows = 1, kPanelsOf4Rows = 2;  // at most 12 sums of 16 registers
-#endif
-
 // Row-major rows.
 template <typename Weight, typename Epilogue>
 void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last,
                const Epilogue& epilogue) {
+    constexpr int64_t kMost = kRowsAtOnce<Weight>, kSome = kMost == 12 ? 8 : 4, kFew = kMost == 12 ? 4 : 2;
     for (int64_t output = first; output < last; output += kCachedOutputs) {
         const int64_t stop = std::min(last, output + kCachedOutputs);
-        for (int64_t row = 0; row < rows.num_rows; row += 12) {
+        for (int64_t row = 0; row < rows.num_rows; row += kMost) {
             const int64_t left = rows.num_rows - row;
-            if (left > 8) simd_rows<Weight, kPanelsOf12Rows, 12>(linear, rows, row, output, stop, epilogue);
-            else if (left > 4) simd_rows<Weight, kPanelsOf12Rows, 8>(linear, rows, row, output, stop, epilogue);
-            else if (left > 1) simd_rows<Weight, kPanelsOf4Rows, 4>(linear, rows, row, output, stop, epilogue);
-            else simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
+            if (left > kSome) simd_rows<Weight, kMost>(linear, rows, row, output, stop, epilogue);
+            else if (left > kFew) simd_rows<Weight, kSome>(linear, rows, row, output, stop, epilogue);
+            else if (left > 1) simd_rows<Weight, kFew>(linear, rows, row, output, stop, epilogue);
+            else simd_rows<Weight, 1>(linear, rows, row, output, stop, epilogue);
         }
     }
 }

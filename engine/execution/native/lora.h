@@ -22,17 +22,7 @@ constexpr int64_t kRankStep = 8;  // ranks are padded to a multiple; RANK_STEP o
 // Returns sixteen inputs of a packed row; input is a multiple of 16.
 template <typename Weight>
 inline Floats unpack_lanes(PackedRows<Weight>& rows, int64_t row, int64_t input) {
-    constexpr int64_t kInputsPerTile = kTileWords * WeightFormat<Weight>::kPerWord;
-    const int32_t* tile_row = rows.at(row, input / kInputsPerTile * kTileWords);
-    if constexpr (PackedRows<Weight>::kIsDirect) {
-        return widen(reinterpret_cast<const Weight*>(tile_row) + input % kInputsPerTile);
-    } else {
-        typedef int8_t Bytes __attribute__((vector_size(16)));
-        const Bytes bytes = load<Bytes>(reinterpret_cast<const int8_t*>(tile_row) + input % kInputsPerTile);
-        Ints codes = __builtin_convertvector(bytes, Ints);
-        if constexpr (WeightFormat<Weight>::kZeroPoint != 0) codes = (codes & 0xff) - WeightFormat<Weight>::kZeroPoint;
-        return __builtin_convertvector(codes, Floats) * rows.scale(row);
-    }
+    return rows.load_lanes(row, input);
 }
 
 inline Floats unpack_lanes(PackedRows<blocks>& rows, int64_t row, int64_t input) {

@@ -44,9 +44,8 @@ struct Product<float> {
 
     static Wide widen(IntPart words) { return FloatPart(words); }
     static void add(Sum& sum, const Wide& words, int32_t row) {
-        float x;
-        std::memcpy(&x, &row, sizeof x);
-        sum = multiply_add(words, FloatPart{} + x, sum);
+        // Broadcast as an integer: 0 + x of floats is an addition, because it changes the sign of -0.
+        sum = multiply_add(words, FloatPart(IntPart{} + row), sum);
     }
 };
 

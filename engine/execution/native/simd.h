@@ -116,6 +116,9 @@ inline Halves to_bf16(Floats values) {
 #endif
 }
 
+// Rounds to the nearest bfloat16, as float32.
+inline Floats round_to_bf16(Floats values) { return Floats(__builtin_convertvector(to_bf16(values), Ints) << 16); }
+
 inline void store(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }
 inline void store(Floats values, float* to) { std::memcpy(to, &values, sizeof values); }
 
