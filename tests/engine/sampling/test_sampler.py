@@ -160,17 +160,18 @@ def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray
     return filtered / filtered.sum()
 
 
-def exact_probabilities(sampler: Sampler, logits: Tensor, row: SamplingRow) -> np.ndarray:
-    """What the sampler draws from, read off its draws: the noise is swept over a fine grid."""
-    noise = (np.arange(GRID) + 0.5) / GRID
+GRID = 4000
+
+
+def exact_probabilities(sampler: Sampler, logits: Tensor, row: SamplingRow, points: int = GRID) -> np.ndarray:
+    """What the sampler draws from, read off its draws: the noise is swept over a grid of so many points."""
+    noise = (np.arange(points) + 0.5) / points
     sweep = iter(noise.tolist())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.sampling.sampler, "uniform", lambda _seed, _position: next(sweep))
-        tokens = sampler.sample(logits.expand(GRID, -1), [row] * GRID)
-    return np.bincount(tokens, minlength=logits.shape[-1]) / GRID
+        tokens = sampler.sample(logits.expand(points, -1), [row] * points)
+    return np.bincount(tokens, minlength=logits.shape[-1]) / points
 
-
-GRID = 4000
 
 PARAMS = st.fixed_dictionaries(
     {},
@@ -191,16 +192,30 @@ PARAMS = st.fixed_dictionaries(
 TOKENS = st.lists(st.integers(0, 39), max_size=12)
 
 
-@pytest.mark.slow
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    vocab=st.sampled_from([40, 700]),
-    asked=PARAMS,
-    prompt=TOKENS,
-    output=TOKENS,
+_given_parameters = given(
+    seed=st.integers(0, 2**32 - 1), vocab=st.sampled_from([40, 700]), asked=PARAMS, prompt=TOKENS, output=TOKENS
 )
-@settings(max_examples=25)
+
+
+@pytest.mark.slow
+@_given_parameters
+@settings(max_examples=8)
 def test_the_distribution_is_the_textbooks(
+    sampler: Sampler, seed: int, vocab: int, asked: dict[str, Any], prompt: list[int], output: list[int]
+) -> None:
+    check_distribution(sampler, seed, vocab, asked, prompt, output)
+
+
+@pytest.mark.full
+@_given_parameters
+@settings(max_examples=100)
+def test_the_distribution_is_the_textbooks_a_hundred_times(
+    sampler: Sampler, seed: int, vocab: int, asked: dict[str, Any], prompt: list[int], output: list[int]
+) -> None:
+    check_distribution(sampler, seed, vocab, asked, prompt, output)
+
+
+def check_distribution(
     sampler: Sampler, seed: int, vocab: int, asked: dict[str, Any], prompt: list[int], output: list[int]
 ) -> None:
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)) * 3
@@ -444,11 +459,12 @@ def test_top_n_sigma_keeps_what_its_paper_keeps_at_every_temperature(
     asked: dict[str, Any] = {"top_n_sigma": top_n_sigma, "logit_bias": {vocab - 1: bias}}
     asked |= {"min_tokens": 1, "stop_token_ids": banned} if banned else {}
     # So hot that every kept token has a share that the grid shows.
-    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked))
+    points = 8 * vocab
+    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked), points)
     np.testing.assert_array_equal(share > 0, kept)
-    share = exact_probabilities(sampler, logits, make_row(temperature=0.2, **asked))
+    share = exact_probabilities(sampler, logits, make_row(temperature=0.2, **asked), points)
     assert not share[~kept].any()
-    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked | {"top_n_sigma": -1}))
+    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked | {"top_n_sigma": -1}), points)
     np.testing.assert_array_equal(share > 0, np.isfinite(scores))
 
 
