@@ -13,7 +13,7 @@ from tests.e2e.compose.desk import ComposeProject
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/e2e/compose/"):
             item.add_marker(pytest.mark.compose)
             item.add_marker(pytest.mark.timeout(3600))
 
