@@ -1,7 +1,7 @@
 """``deskmate`` that has imported everything, which takes seconds: each of the tests' servers is a fork of it.
 
 Its engine slows down where a reply is long: one that is there to be stopped must not end while
-the browser stands still.
+the browser stands still, and neither it nor its drawing takes the processor that other tests need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with paused_gc():
     from engine.runtime.engine_core import EngineCore
     from engine.runtime.output_processor import StepOutput
 
-LONG = 3000  #: tokens, with the prompt
+LONG = 400  #: tokens, with the prompt
 STEP_SECONDS = 0.05  #: at least, of a step with a long reply; models this small take up to four tokens in one
 
 
