@@ -289,8 +289,15 @@ def test_pips_environment_is_used_where_venv_has_no_pip(checkout: Checkout, inde
     assert f"using pip's settings: index-url {index.url}" in output
 
 
-@pytest.mark.parametrize("step", ["--require-hashes", "--editable"])
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("moment", "step"),
+    [
+        ("before", "--require-hashes"),
+        ("after", "--editable"),
+        pytest.param("after", "--require-hashes", marks=pytest.mark.full),
+        pytest.param("before", "--editable", marks=pytest.mark.full),
+    ],
+)
 def test_a_set_up_that_is_killed_starts_again_and_installs_everything(
     checkout: Checkout, step: str, moment: str
 ) -> None:
