@@ -217,11 +217,15 @@ def test_the_other_models_and_starts() -> None:
         f"the page answers after {start['page answers, s']:.1f} s, "
         f"and the first token comes after {start['first token, s']:.1f} s"
     )
-    mixed = {row["beside"]: percent(row["ratio"]) for row in result("2026-11-26-mixed-rows")["rows"]}
+    mixed, before = (
+        {row["beside"]: percent(row["ratio"]) for row in result(f"2026-11-{date}-mixed-rows")["rows"]}
+        for date in (29, 26)
+    )
     says(
         f"31 plain chats keep {mixed['penalties']} of their speed beside one with penalties, "
         f"{mixed['log-probabilities']} with log-probabilities, {mixed['schema']} with a schema, "
-        f"{mixed['adapter']} with an adapter"
+        f"{mixed['adapter']} with an adapter",
+        f"it was {before['penalties']}, {before['log-probabilities']}, {before['schema']} and {before['adapter']}",
     )
 
 
