@@ -6,30 +6,45 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from sqlalchemy import Text, cast, select
+from sqlalchemy import ColumnElement, Text, bindparam, cast, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
 from app.store.db.knowledge_models import Chunk, ChunkEntry
-from app.store.db.prepared_statements import Prepared, is_among
+from app.store.db.prepared_statements import ListOf, Prepared, is_among
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
 
 MAX_READ_CHUNKS = 1000
 """Chunks whose words are kept, split: some 20 KB for each."""
 
-# PostgreSQL's as text: unnest() would make a row of every word, most of which the query does not have
-_ENTRIES = Prepared(
-    select(
-        Chunk.id,
-        Chunk.collection_id,
-        Chunk.tokens,
-        ChunkEntry.title,
-        ChunkEntry.heading,
-        cast(ChunkEntry.words, Text),
+_ASKED_WEIGHT = "C"  # no word is stored with it
+
+
+def _select_entries(*columns: ColumnElement[str]) -> Prepared:
+    return Prepared(
+        select(Chunk.id, Chunk.collection_id, Chunk.tokens, *columns)
+        .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+        .where(is_among(ChunkEntry.id, "ids"))
     )
-    .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
-    .where(is_among(ChunkEntry.id, "ids"))
+
+
+def _with_weights(vector: ColumnElement[str], weights: str) -> ColumnElement[str]:
+    """The part of a tsvector that has these weights, as text."""
+    return cast(func.ts_filter(vector, literal_column(f"'{{{weights}}}'")), Text)
+
+
+_IN_SQLITE = _select_entries(ChunkEntry.title, ChunkEntry.heading, ChunkEntry.words)
+# PostgreSQL picks the words, since writing and reading all of a chunk takes several times as long. It has no function
+# that picks some words of a tsvector, but one that sets their weight, and one that picks a weight.
+_IN_POSTGRES = _select_entries(
+    _with_weights(ChunkEntry.words, "a,b"),
+    _with_weights(
+        func.setweight(
+            ChunkEntry.words, literal_column(f"'{_ASKED_WEIGHT}'"), bindparam("words", type_=ListOf(Text()))
+        ),
+        _ASKED_WEIGHT,
+    ),
 )
 
 
@@ -44,9 +59,12 @@ def word_chunks(
     if not entry_ids:
         return []
     stems = {indexed_word(id, word): word for id in collections for word in words}
-    rows = _ENTRIES.rows(session.connection(), {"ids": entry_ids})
+    connection = session.connection()
+    if is_postgres(session):
+        read, rows = _in_postgres, _IN_POSTGRES.rows(connection, {"ids": entry_ids, "words": list(stems)})
+    else:
+        read, rows = _in_sqlite, _IN_SQLITE.rows(connection, {"ids": entry_ids})
     usable = set(collections)  # as a condition of the query, SQLite would read all chunks of the collections
-    read = _in_postgres if is_postgres(session) else _in_sqlite
     return [
         WordChunk(chunk_id, tokens, read(fields, stems))
         for chunk_id, collection_id, tokens, *fields in rows
@@ -65,23 +83,22 @@ def _occurrences(*fields: str) -> Mapping[str, Occurrences]:
 _shared = lru_cache(maxsize=1000)(Occurrences)  # a chunk has most words once, in its text
 
 
-@lru_cache(maxsize=MAX_READ_CHUNKS)
-def _places_by_word(vector: str) -> Mapping[str, str]:
-    _, *parts = vector.split("'")  # 'word':1A,2B,3 'word':4; folded words have no apostrophe
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 def _in_sqlite(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
     occurrences = _occurrences(*fields)
     return {stems[word]: occurrences[word] for word in stems.keys() & occurrences.keys()}
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
-    """Reads a tsvector, behind two empty fields, whose words of the title have weight A, those of headings B."""
-    places = _places_by_word(fields[-1])
-    return {stems[word]: _read_places(places[word]) for word in stems.keys() & places.keys()}
+    """Reads two tsvectors: words with their places in title (weight A) and headings (B), and those asked for with all."""
+    above, asked = map(_places_by_word, fields)
+    return {stems[word]: _read_places(places, above.get(word, "")) for word, places in asked.items()}
 
 
-def _read_places(places: str) -> Occurrences:
-    title, heading = places.count("A"), places.count("B")
-    return Occurrences(title, heading, places.count(",") + 1 - title - heading)
+def _places_by_word(vector: str) -> dict[str, str]:
+    _, *parts = vector.split("'")  # 'word':1A,2B 'word':4A; folded words have no apostrophe
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _read_places(places: str, above: str) -> Occurrences:
+    title, heading = above.count("A"), above.count("B")
+    return Occurrences(title, heading, places.count(_ASKED_WEIGHT) - title - heading)
