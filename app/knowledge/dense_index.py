@@ -136,20 +136,21 @@ class MemoryIndex:
         for block, start, end in zip(self._blocks, bounds[:-1], bounds[1:], strict=True):
             if start == end:
                 continue
+            if end - start == BLOCK_ROWS:
+                yield products(block, query)
+                continue
             within = rows[start:end] % BLOCK_ROWS
-            if len(within) == BLOCK_ROWS:
-                yield _products(block, query)
-            elif len(within) * 4 > BLOCK_ROWS:
-                yield _products(block, query)[within]
+            if len(within) * 4 > BLOCK_ROWS:
+                yield products(block, query)[within]
             else:
-                yield _products(block[within], query)
+                yield products(block[within], query)
 
 
-def _products(block: Vector, query: Vector) -> Vector:
+def products(block: Vector, query: Vector) -> Vector:
     """Returns each row times the query, on one thread.
 
     ``@`` divides it among OpenBLAS's threads, which wait for one another by spinning: beside other work, 200,000 rows
     took ten times as long, and took that time from the replies.
     """
-    products: Vector = np.einsum("ij,j->i", block, query)
-    return products
+    found: Vector = np.einsum("ij,j->i", block, query)
+    return found

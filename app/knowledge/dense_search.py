@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
 from typing import Protocol
@@ -16,7 +17,7 @@ import numpy as np
 
 from app.domain.knowledge import ChunkText, StoredVectors
 from app.errors import EngineUnavailable, StorageUnavailable
-from app.knowledge.dense_index import DenseIndex, MemoryIndex
+from app.knowledge.dense_index import DenseIndex, MemoryIndex, products
 from app.knowledge.pgvector_index import MAX_DIMENSIONS, PgvectorIndex, has_pgvector
 from app.knowledge.vectors import (
     ChunkVector,
@@ -25,7 +26,7 @@ from app.knowledge.vectors import (
     from_bytes,
     to_bytes,
     unit,
-    windows_from_bytes,
+    windows_of_chunks,
     windows_to_bytes,
 )
 from app.knowledge.windows import windows_of
@@ -76,6 +77,15 @@ class VectorRecords(Protocol):
 OpenIndex = Callable[[EncoderInfo], Awaitable[DenseIndex]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Nearest:
+    """The chunks that the index has found for a query."""
+
+    query: Vector
+    fingerprint: str  #: of the encoder
+    scores: Mapping[str, float]  #: cosines by the chunks' ids
+
+
 def index_in(database: Database) -> OpenIndex:
     """Returns what opens an index: in PostgreSQL where it has pgvector, else in memory."""
 
@@ -107,36 +117,42 @@ class DenseSearch:
         """Whether an encoder is configured."""
         return self._encoder() is not None
 
-    async def search(
-        self, query: str, *, collections: Collection[str], limit: int, also: Collection[str] = ()
-    ) -> list[ScoredChunk]:
+    async def search(self, query: str, *, collections: Collection[str], limit: int) -> list[ScoredChunk]:
         """Returns the chunks that are nearest in meaning, best first; none without an encoder.
 
         The index finds candidates by their vectors, and each counts by the window that is nearest.
 
         Args:
             collections: those that the user may use: the caller checks that.
-            also: chunks that are scored as well, beyond the limit.
 
         Raises:
             EngineUnavailable: the encoder cannot encode the query now.
         """
+        nearest = await self.nearest(query, collections=collections, limit=limit)
+        if nearest is None:
+            return []
+        scores = await self.score(nearest)
+        return sorted((ScoredChunk(id, score) for id, score in scores.items()), key=lambda one: -one.score)[:limit]
+
+    async def nearest(self, query: str, *, collections: Collection[str], limit: int) -> Nearest | None:
+        """Returns candidates, at least as many as the limit; None without an encoder. Raises as :meth:`search`."""
         encoder = self._encoder()
         if encoder is None or self._index is None:
-            return []
+            return None
         info, index = self._index
         try:
             vectors = (await encoder.embed([query], role=TextRole.QUERY)).vectors
         except EngineError as error:
             raise EngineUnavailable(str(error)) from error
         if vectors.shape[1] != info.dimensions:  # another encoder, whose index is not open yet
-            return []
-        nearest = await index.search(vectors[0], collections=collections, limit=max(limit, CANDIDATES))
-        scores = {one.chunk_id: one.score for one in nearest}
-        windows = await self._records.windows(info.fingerprint, scores.keys() | set(also))
-        scores |= await asyncio.to_thread(_nearest_windows, unit(vectors[0]), windows)
-        best = sorted((ScoredChunk(id, score) for id, score in scores.items()), key=lambda one: -one.score)
-        return best[: limit + len(also)]
+            return None
+        found = await index.search(vectors[0], collections=collections, limit=max(limit, CANDIDATES))
+        return Nearest(unit(vectors[0]), info.fingerprint, {one.chunk_id: one.score for one in found})
+
+    async def score(self, nearest: Nearest, also: Collection[str] = ()) -> dict[str, float]:
+        """Returns the cosines of the candidates by their nearest windows, and of other chunks, by the chunks' ids."""
+        windows = await self._records.windows(nearest.fingerprint, nearest.scores.keys() | set(also))
+        return {**nearest.scores, **await asyncio.to_thread(_nearest_windows, nearest.query, windows)}
 
     async def run(self) -> None:
         """Encodes new chunks and follows all changes, until it is cancelled."""
@@ -217,7 +233,10 @@ def _difference(stored: Mapping[str, str], held: Mapping[str, str]) -> tuple[lis
     return [id for id in held if id not in stored], [id for id, owner in stored.items() if held.get(id) != owner]
 
 
-def _nearest_windows(query: Vector, windows: Mapping[str, bytes]) -> dict[str, float]:
+def _nearest_windows(query: Vector, stored: Mapping[str, bytes]) -> dict[str, float]:
     """Returns the cosine of the query and the nearest window of each chunk."""
-    rows = {id: windows_from_bytes(stored, len(query)) for id, stored in windows.items()}
-    return {id: float((one @ query).max()) for id, one in rows.items() if len(one)}
+    ids, starts, windows = windows_of_chunks(stored, len(query))
+    if not ids:
+        return {}
+    nearest = np.maximum.reduceat(products(windows, query), starts)
+    return dict(zip(ids, nearest.tolist(), strict=True))

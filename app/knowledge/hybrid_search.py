@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Protocol
 
 from app.domain.knowledge import Passage, SearchWay
 from app.errors import EngineUnavailable, NotSupported
-from app.knowledge.dense_search import DenseSearch
+from app.knowledge.dense_search import DenseSearch, Nearest
 from app.knowledge.fusion import fuse
 
 _log = logging.getLogger(__name__)
@@ -70,12 +71,17 @@ class HybridSearch:
         if way is SearchWay.DENSE:
             nearest = await self._dense.search(query, collections=usable, limit=limit)
             return list(await self._records.passages(user_id, {one.chunk_id: one.score for one in nearest}))
-        by_words = await self._records.rank(user_id, query, collections=collections)
+        by_words, near = await asyncio.gather(
+            self._records.rank(user_id, query, collections=collections), self._nearest(query, usable)
+        )
         likely = heapq.nlargest(CANDIDATES, by_words, key=lambda id: by_words[id])
+        by_meaning = await self._dense.score(near, also=likely) if near else {}
+        return list(await self._records.passages(user_id, fuse(by_words, by_meaning, limit=limit)))
+
+    async def _nearest(self, query: str, collections: Sequence[str]) -> Nearest | None:
+        """Returns the candidates of a search by meaning; None if there are none, or the encoder cannot be used now."""
         try:
-            near = await self._dense.search(query, collections=usable, limit=CANDIDATES, also=likely)
+            return await self._dense.nearest(query, collections=collections, limit=CANDIDATES)
         except EngineUnavailable as error:  # words find something without it
             _log.info("searched by words only: %s", error.message)
-            near = []
-        fused = fuse(by_words, {one.chunk_id: one.score for one in near}, limit=limit)
-        return list(await self._records.passages(user_id, fused))
+            return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +39,17 @@ def windows_to_bytes(windows: Vector) -> bytes:
     return np.rint(unit(windows) * _WINDOW_SCALE).astype(np.int8).tobytes()
 
 
-def windows_from_bytes(stored: bytes, dimensions: int) -> Vector:
-    """Returns the stored vectors of a chunk's windows, a row each; none of another number of dimensions."""
-    if len(stored) % dimensions:
-        return np.zeros((0, dimensions), np.float32)
-    return unit(np.frombuffer(stored, np.int8).reshape(-1, dimensions).astype(np.float32))
+def windows_of_chunks(stored: Mapping[str, bytes], dimensions: int) -> tuple[list[str], NDArray[np.intp], Vector]:
+    """Reads the stored vectors of the chunks' windows.
+
+    Returns:
+        The chunks' ids, without those that have no vectors of so many dimensions; the first row of each; and the
+        vectors of all, a row each.
+    """
+    usable = {id: windows for id, windows in stored.items() if windows and not len(windows) % dimensions}
+    starts = np.cumsum([0, *(len(windows) // dimensions for windows in usable.values())], dtype=np.intp)[:-1]
+    rows = np.frombuffer(b"".join(usable.values()), np.int8).reshape(-1, dimensions)
+    return list(usable), starts, unit(rows.astype(np.float32))
 
 
 def to_bytes(vector: Vector) -> bytes:

@@ -27,6 +27,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    TextClause,
     TypeDecorator,
     Update,
     bindparam,
@@ -79,7 +80,7 @@ class Prepared:
     Runs in the connection's transaction and raises what any statement raises.
     """
 
-    def __init__(self, statement: Select[Any] | Insert | Update | Delete) -> None:
+    def __init__(self, statement: Select[Any] | Insert | Update | Delete | TextClause) -> None:
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}  # by dialect name
 
@@ -256,7 +257,7 @@ def _update_of(table: Table, columns: tuple[str, ...]) -> Prepared:
     return Prepared(row.values({name: bindparam(name) for name in columns}))
 
 
-def _compile(statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> _Compiled:
+def _compile(statement: Select[Any] | Insert | Update | Delete | TextClause, dialect: Dialect) -> _Compiled:
     compiled = statement.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler)
     assert not compiled.post_compile_params, "its text depends on its parameters"

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.store.db import driver
 from app.store.db.database import is_postgres
+from app.store.db.prepared_statements import Prepared
 from app.store.knowledge.bm25 import Statistics
 from app.store.knowledge.concepts import Concept, Phrase
 from app.store.knowledge.entries import HEADING, indexed_word
@@ -30,15 +32,19 @@ HEADING_SHARE = 0.5
 """What a word in a heading adds, as a share of what the word tells."""
 # One row for each listing: one for each chunk would take longer to fetch than to find. And one statement for any number
 # of listings: PostgreSQL would plan each of a union.
-_LISTED_BY_SQLITE = text(
-    "SELECT listing.key, (SELECT group_concat(rowid) FROM "
-    "(SELECT rowid FROM kb_entry_fts WHERE kb_entry_fts MATCH listing.value LIMIT :limit)) "
-    "FROM json_each(:queries) AS listing"
+_LISTED_BY_SQLITE = Prepared(
+    text(
+        "SELECT listing.key, (SELECT group_concat(rowid) FROM "
+        "(SELECT rowid FROM kb_entry_fts WHERE kb_entry_fts MATCH listing.value LIMIT :limit)) "
+        "FROM json_each(:queries) AS listing"
+    )
 )
-_LISTED_BY_POSTGRES = text(
-    "SELECT listing.number - 1, (SELECT string_agg(CAST(id AS text), ',') FROM "
-    "(SELECT id FROM kb_entry WHERE words @@ CAST(listing.query AS tsquery) LIMIT :limit) AS found) "
-    "FROM unnest(CAST(:queries AS text[])) WITH ORDINALITY AS listing (query, number)"
+_LISTED_BY_POSTGRES = Prepared(
+    text(
+        "SELECT listing.number - 1, (SELECT string_agg(CAST(id AS text), ',') FROM "
+        "(SELECT id FROM kb_entry WHERE words @@ CAST(listing.query AS tsquery) LIMIT :limit) AS found) "
+        "FROM unnest(CAST(:queries AS text[])) WITH ORDINALITY AS listing (query, number)"
+    )
 )
 
 Ids = NDArray[np.int64]
@@ -120,13 +126,14 @@ def _listed(
     session: Session, collections: Sequence[str], phrases: Sequence[Phrase], limit: int = MAX_LISTED
 ) -> Iterator[tuple[int, Ids]]:
     """Yields the number of each phrase with the ids of the entries that have all its words."""
+    connection = session.connection()
     if is_postgres(session):  # it expects many rows of a word, and would read all entries
-        session.execute(text("SET LOCAL enable_seqscan = off"))
+        driver.run(connection, "SET LOCAL enable_seqscan = off")
         queries = [_tsquery(collections, one) for one in phrases]
-        rows = session.execute(_LISTED_BY_POSTGRES, {"queries": queries, "limit": limit})
+        rows = _LISTED_BY_POSTGRES.rows(connection, {"queries": queries, "limit": limit})
     else:
         queries = [_fts5_query(collections, one) for one in phrases]
-        rows = session.execute(_LISTED_BY_SQLITE, {"queries": json.dumps(queries), "limit": limit})
+        rows = _LISTED_BY_SQLITE.rows(connection, {"queries": json.dumps(queries), "limit": limit})
     yield from ((number, _read_ids(ids)) for number, ids in rows)
 
 

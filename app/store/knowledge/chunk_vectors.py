@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.knowledge import ChunkText, StoredVectors, place_of
 from app.store.db.database import Database
+from app.store.db.knowledge_models import Chunk
+from app.store.db.prepared_statements import Prepared, is_among
 
 _COLLECTION = sa.table("kb_collection", sa.column("id"), sa.column("revision"))
 _VERSION = sa.table("kb_version", sa.column("document_id"), sa.column("version"), sa.column("title"), sa.column("text"))
@@ -92,17 +94,23 @@ class ChunkVectors:
 
     async def vectors(self, fingerprint: str, chunk_ids: Sequence[str]) -> dict[str, bytes]:
         """Returns stored vectors by chunk id, without those that are gone meanwhile."""
-        return await self._stored(_CHUNK.c.vector, fingerprint, chunk_ids)
+        return await self._stored(_VECTORS, fingerprint, chunk_ids)
 
     async def windows(self, fingerprint: str, chunk_ids: Collection[str]) -> dict[str, bytes]:
         """Returns the stored vectors of windows by chunk id, without chunks that have none of this encoder."""
-        return await self._stored(_CHUNK.c.windows, fingerprint, chunk_ids)
+        return await self._stored(_WINDOWS, fingerprint, chunk_ids)
 
-    async def _stored(
-        self, column: sa.ColumnClause[bytes], fingerprint: str, chunk_ids: Collection[str]
-    ) -> dict[str, bytes]:
-        statement = sa.select(_CHUNK.c.id, column).where(
-            _CHUNK.c.id.in_(list(chunk_ids)), _CHUNK.c.vector_of == fingerprint, column.is_not(None)
+    async def _stored(self, statement: Prepared, fingerprint: str, chunk_ids: Collection[str]) -> dict[str, bytes]:
+        given = {"ids": list(chunk_ids), "fingerprint": fingerprint}
+        return dict(await self._database.read_rows(lambda connection: statement.rows(connection, given)))
+
+
+def _select_stored(column: InstrumentedAttribute[bytes | None]) -> Prepared:
+    return Prepared(
+        sa.select(Chunk.id, column).where(
+            is_among(Chunk.id, "ids"), Chunk.vector_of == sa.bindparam("fingerprint"), column.is_not(None)
         )
-        rows = await self._database.read(lambda session: session.execute(statement).all())
-        return {id: bytes(vector) for id, vector in rows}
+    )
+
+
+_VECTORS, _WINDOWS = _select_stored(Chunk.vector), _select_stored(Chunk.windows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import BindParameter, bindparam, select
+from sqlalchemy import BindParameter, Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
@@ -45,17 +45,17 @@ class ChunkSearch:
         """
 
         def work(session: Session) -> list[Passage]:
-            usable = _usable(session, user_id, collections)
+            usable = _usable(session.connection(), user_id, collections)
             ranked = self._rank(session, usable, query)
             best = heapq.nlargest(limit, ranked.items(), key=lambda one: (one[1], one[0]))
-            return _passages(session, user_id, dict(best), usable)
+            return _passages(session.connection(), user_id, dict(best), usable)
 
         return await self._database.read(work)
 
     async def rank(self, user_id: str, query: str, *, collections: Sequence[str] | None) -> dict[str, float]:
         """Returns the chunks that may match with their scores, 0 to 1, by their ids. Raises as :meth:`search`."""
         return await self._database.read(
-            lambda session: self._rank(session, _usable(session, user_id, collections), query)
+            lambda session: self._rank(session, _usable(session.connection(), user_id, collections), query)
         )
 
     def _rank(self, session: Session, usable: Sequence[str], query: str) -> dict[str, float]:
@@ -80,19 +80,19 @@ class ChunkSearch:
         Raises:
             NotFound: one of them is missing, or the user may not use it.
         """
-        return await self._database.read(lambda session: _usable(session, user_id, collections))
+        return await self._database.read_rows(lambda connection: _usable(connection, user_id, collections))
 
     async def passages(self, user_id: str, scores: Mapping[str, float]) -> list[Passage]:
         """Returns the chunks that the user may see as passages, best first, by the scores of the chunks' ids."""
-        return await self._database.read(lambda session: _passages(session, user_id, scores))
+        return await self._database.read_rows(lambda connection: _passages(connection, user_id, scores))
 
 
 def _words(concepts: Sequence[Concept]) -> set[str]:
     return {word for concept in concepts for phrase in concept.variants for word in phrase}
 
 
-def _usable(session: Session, user_id: str, wanted: Sequence[str] | None) -> list[str]:
-    rows = _USABLE[user_id == LOCAL_USER_ID].rows(session.connection(), {"user_id": user_id})
+def _usable(connection: Connection, user_id: str, wanted: Sequence[str] | None) -> list[str]:
+    rows = _USABLE[user_id == LOCAL_USER_ID].rows(connection, {"user_id": user_id})
     usable = [id for (id,) in rows]
     if wanted is None:
         return usable
@@ -102,10 +102,10 @@ def _usable(session: Session, user_id: str, wanted: Sequence[str] | None) -> lis
 
 
 def _passages(
-    session: Session, user_id: str, scores: Mapping[str, float], collections: Sequence[str] | None = None
+    connection: Connection, user_id: str, scores: Mapping[str, float], collections: Sequence[str] | None = None
 ) -> list[Passage]:
     given = {"user_id": user_id, "ids": list(scores)}
-    rows = _PASSAGES[user_id == LOCAL_USER_ID].rows(session.connection(), given)
+    rows = _PASSAGES[user_id == LOCAL_USER_ID].rows(connection, given)
     found = [
         Passage(
             document_id=document_id,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from sqlalchemy import ColumnElement, Text, bindparam, cast, func, literal_column, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.store.db.database import is_postgres
 from app.store.db.knowledge_models import Chunk, ChunkEntry
@@ -18,10 +18,11 @@ from app.store.knowledge.entries import indexed_word
 MAX_READ_CHUNKS = 1000
 """Chunks whose words are kept, split: some 20 KB for each."""
 
+_Column = ColumnElement[str] | InstrumentedAttribute[str]
 _ASKED_WEIGHT = "C"  # no word is stored with it
 
 
-def _select_entries(*columns: ColumnElement[str]) -> Prepared:
+def _select_entries(*columns: _Column) -> Prepared:
     return Prepared(
         select(Chunk.id, Chunk.collection_id, Chunk.tokens, *columns)
         .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
@@ -29,7 +30,7 @@ def _select_entries(*columns: ColumnElement[str]) -> Prepared:
     )
 
 
-def _with_weights(vector: ColumnElement[str], weights: str) -> ColumnElement[str]:
+def _with_weights(vector: _Column, weights: str) -> ColumnElement[str]:
     """The part of a tsvector that has these weights, as text."""
     return cast(func.ts_filter(vector, literal_column(f"'{{{weights}}}'")), Text)
 
@@ -89,7 +90,7 @@ def _in_sqlite(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occ
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
-    """Reads two tsvectors: words with their places in title (weight A) and headings (B), and those asked for with all."""
+    """Reads two tsvectors: places in title (weight A) and headings (B), and all places of the words asked for (C)."""
     above, asked = map(_places_by_word, fields)
     return {stems[word]: _read_places(places, above.get(word, "")) for word, places in asked.items()}
 

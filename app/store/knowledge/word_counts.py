@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection as Group
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Integer, bindparam, delete, desc, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -28,6 +28,17 @@ _COUNTS = Prepared(
     select(WordCount.word, func.sum(WordCount.chunks))
     .where(is_among(WordCount.collection_id, "collections"), is_among(WordCount.word, "words"))
     .group_by(WordCount.word)
+)
+_BETWEEN = Prepared(
+    select(WordCount.word, func.sum(WordCount.chunks).label("in_all"))
+    .where(
+        is_among(WordCount.collection_id, "collections"),
+        WordCount.word >= bindparam("start"),
+        WordCount.word < bindparam("end"),
+    )
+    .group_by(WordCount.word)
+    .order_by(desc("in_all"), WordCount.word)
+    .limit(bindparam("max_words", type_=Integer()))
 )
 _WORDS_AT_ONCE = 2000  # PostgreSQL ends a transaction whose client prepares a statement for too long
 
@@ -62,15 +73,8 @@ def chunk_counts(session: Session, collections: Group[str], words: Iterable[str]
 
 def words_between(session: Session, collections: Group[str], start: str, end: str, *, max_words: int) -> dict[str, int]:
     """Returns words from ``start`` to before ``end`` with their numbers of chunks, the most frequent first."""
-    chunks = func.sum(WordCount.chunks)
-    rows = session.execute(
-        select(WordCount.word, chunks)
-        .where(WordCount.collection_id.in_(collections), WordCount.word >= start, WordCount.word < end)
-        .group_by(WordCount.word)
-        .order_by(chunks.desc(), WordCount.word)
-        .limit(max_words)
-    )
-    return {word: int(count) for word, count in rows}
+    given = {"collections": list(collections), "start": start, "end": end, "max_words": max_words}
+    return {word: int(chunks) for word, chunks in _BETWEEN.rows(session.connection(), given)}
 
 
 def _counted(entries: Iterable[EntryStems]) -> Counter[str]:

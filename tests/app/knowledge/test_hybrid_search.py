@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from app.domain.knowledge import Passage, SearchWay
-from app.errors import EngineUnavailable, NotFound, NotSupported
+from app.errors import EngineUnavailable, NotFound, NotSupported, StorageUnavailable
 from app.knowledge.dense_search import DenseSearch
 from app.knowledge.hybrid_search import HybridSearch
-from engine import EngineStoppedError
+from engine import Embeddings, EngineStoppedError
 from testing.fake_encoder import FakeEncoder
 from tests.app.knowledge.test_dense_search import RECORDS, Records, in_memory
 
@@ -88,3 +90,33 @@ async def test_words_find_what_there_is_while_the_encoder_is_down() -> None:
     assert await found(search, "refunds", SearchWay.FUSED) == ["refunds"]
     with pytest.raises(EngineUnavailable, match="It sleeps"):
         await found(search, "refunds", SearchWay.DENSE)
+
+
+async def test_words_and_meaning_are_searched_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, both = FakeEncoder(), asyncio.Barrier(2)
+    search = await search_of(encoder, "help")
+    embed, rank = encoder.embed, Passages.rank
+
+    async def embed_beside(*given: Any, **options: Any) -> Embeddings:
+        await both.wait()
+        return await embed(*given, **options)
+
+    async def rank_beside(*given: Any, **options: Any) -> Mapping[str, float]:
+        await both.wait()
+        return await rank(*given, **options)
+
+    monkeypatch.setattr(encoder, "embed", embed_beside)
+    monkeypatch.setattr(Passages, "rank", rank_beside)
+    async with asyncio.timeout(30):  # one after the other, each would wait for ever
+        assert await found(search, "needs", SearchWay.FUSED) == ["printer", "refunds"]
+
+
+async def test_a_database_that_fails_is_no_search_by_meaning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = await search_of(FakeEncoder(), "help")
+
+    async def rank(*_given: Any, **_options: Any) -> Mapping[str, float]:
+        raise StorageUnavailable("It is gone.")
+
+    monkeypatch.setattr(Passages, "rank", rank)
+    with pytest.raises(StorageUnavailable, match="It is gone"):
+        await found(search, "needs", SearchWay.FUSED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.knowledge.vectors import windows_from_bytes, windows_to_bytes
+from app.knowledge.vectors import windows_of_chunks, windows_to_bytes
 from app.knowledge.windows import MAX_CHARS, MAX_SENTENCE_CHARS, windows_of
 
 
@@ -30,8 +30,11 @@ def test_a_chunk_without_words_is_its_place() -> None:
 
 def test_stored_windows_keep_their_directions() -> None:
     rows = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
-    read = windows_from_bytes(windows_to_bytes(rows), 64)
-    assert read.shape == (3, 64)
+    stored = windows_to_bytes(rows)
+    broken = {"none": b"", "other": b"\x01" * 65}  # of no windows, and of another number of dimensions
+    ids, starts, read = windows_of_chunks({"none": b""} | {"two": stored[:128]} | broken | {"one": stored[128:]}, 64)
+    assert (ids, starts.tolist(), read.shape) == (["two", "one"], [0, 2], (3, 64))
     cosines = (read * rows).sum(axis=1) / np.linalg.norm(rows, axis=1)
     assert cosines.min() > 0.999
-    assert len(windows_from_bytes(b"\x01" * 65, 64)) == 0
+    ids, starts, read = windows_of_chunks(broken, 64)
+    assert (ids, len(starts), len(read)) == ([], 0, 0)
