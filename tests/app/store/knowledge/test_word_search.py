@@ -32,6 +32,7 @@ from app.store.knowledge.documents import Documents
 from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.word_chunks import word_chunks
 from app.store.knowledge.word_counts import EVERY_CHUNK, count_entries
 from tests.app.conftest import Open
 
@@ -102,6 +103,38 @@ async def test_synonyms_and_phrases_find(database: Database, query: str, heading
 )
 async def test_misspelt_words_and_beginnings_find(database: Database, query: str, heading: str) -> None:
     assert await first(database, query) == heading
+
+
+async def test_where_a_chunk_has_the_words_is_counted_alike_in_both_databases(database: Database) -> None:
+    """The title is "Help"."""
+    sections = {
+        "Kettles > The kettle": "Help: a kettle is hot. Kettle's help needs a hot kettle.",
+        "Other": "Nothing hot.",
+    }
+    await add(database, "kettle.md", sections)
+
+    def work(session: Session) -> dict[str, dict[str, Occurrences]]:
+        entries = sa.select(ChunkEntry.id, Chunk.heading).join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+        headings = {id: heading for id, heading in session.execute(entries) if heading in sections}
+        words = {"help", "kettl", "hot", "oth", "absent"}
+        return {
+            headings[id]: dict(one.words)
+            for id in headings
+            for one in word_chunks(session, [KNOWLEDGE_COLLECTION_ID], [id], words)
+        }
+
+    assert await database.read(work) == {
+        "Kettles > The kettle": {
+            "help": Occurrences(title=1, heading=0, text=2),
+            "kettl": Occurrences(title=0, heading=2, text=3),
+            "hot": Occurrences(title=0, heading=0, text=2),
+        },
+        "Other": {
+            "help": Occurrences(title=1, heading=0, text=0),
+            "oth": Occurrences(title=0, heading=1, text=0),
+            "hot": Occurrences(title=0, heading=0, text=1),
+        },
+    }
 
 
 async def test_words_of_nothing_find_nothing(database: Database) -> None:
