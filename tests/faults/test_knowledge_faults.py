@@ -13,7 +13,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.knowledge import Passage
-from app.store.db.knowledge_models import Chunk, Document
+from app.store.db.knowledge_models import Chunk, Document, WordCount
 from app.store.db.models import Message
 from app.store.maintenance.integrity import broken_rules
 from tests.faults.conftest import Start
@@ -121,6 +121,55 @@ async def test_a_collection_in_use_is_deleted_while_its_document_is_read(start: 
         for table in (Document, Chunk):
             left = select(func.count()).select_from(table).where(table.collection_id == made)
             assert session.scalar(left) == 0
+    assert is_whole(database)
+    assert "Traceback" not in server.log
+
+
+def left_of(database: Engine, collection: str) -> tuple[int, ...]:
+    """How many documents, chunks and words a collection has."""
+    with Session(database) as session:
+        counts = (
+            select(func.count()).select_from(table).where(table.collection_id == collection)
+            for table in (Document, Chunk, WordCount)
+        )
+        return tuple(session.scalars(count).one() for count in counts)
+
+
+async def test_killed_while_a_collection_in_use_is_deleted(start: Start, database: Engine) -> None:
+    """It is there with all that it has, or gone with all of it; and the reply keeps what it cites."""
+    server = start(constants=QUICK)
+    async with client(server.url) as http:
+        made = (await http.post(COLLECTIONS, json={"name": "Birds"})).json()["id"]
+        await until(http, await upload(http, about("sparrow", LONG // 10), collection=made), "ready")
+        turn = (await http.post("/api/turns", json={"text": "Sparrow?", "collections": [made]})).json()
+        async with http.stream("GET", f"/api/turns/{turn['turn_id']}/events") as events:
+            await events.aread()
+    cited, whole = sources_of(database, turn["message_id"]), left_of(database, made)
+    assert cited
+    assert min(whole) > 0
+    for seconds in (0.0, 0.005, 0.01, 0.02, 0.04, 0.08):
+        async with client(server.url) as http:
+            deleting = asyncio.create_task(http.delete(f"{COLLECTIONS}/{made}"))
+            await asyncio.sleep(seconds)
+            server.kill()
+            await asyncio.gather(deleting, return_exceptions=True)
+        assert left_of(database, made) in (whole, (0, 0, 0))
+        assert is_whole(database)
+        assert sources_of(database, turn["message_id"]) == cited
+        server = start(constants=QUICK)
+        async with client(server.url) as http:
+            assert await found(http, "sparrow") == (left_of(database, made) == whole)
+    async with client(server.url) as http:
+        for _ in range(100):
+            answer = await http.delete(f"{COLLECTIONS}/{made}")
+            if answer.status_code != 503:  # PostgreSQL may be ending what the killed server began
+                break
+            await asyncio.sleep(0.1)
+        assert answer.status_code in (204, 404)
+        assert not await found(http, "sparrow")
+        assert (await read_stored(http, turn["conversation_id"]))["messages"][-1]["status"] == "complete"
+    assert left_of(database, made) == (0, 0, 0)
+    assert sources_of(database, turn["message_id"]) == cited
     assert is_whole(database)
     assert "Traceback" not in server.log
 
