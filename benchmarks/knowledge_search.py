@@ -1,7 +1,8 @@
 """Measures searches by words, by meaning, and by both, among generated chunks on both databases.
 
-    .venv/bin/python -m benchmarks.knowledge_search              # 200,000 chunks: a quarter of an hour
-    .venv/bin/python -m benchmarks.knowledge_search --scale 0.1
+    .venv/bin/python -m benchmarks.knowledge_search                  # 20,000 and 200,000 chunks: half an hour
+    .venv/bin/python -m benchmarks.knowledge_search --sizes a_tenth
+    .venv/bin/python -m benchmarks.knowledge_search --folder FOLDER  # keeps the databases for the next run
 
 The words follow Zipf's law. A query has six words of one chunk, one in ten misspelt, one in three with synonyms.
 Vectors are random and searched in memory; a query's vector is at hand at once: encoding one is measured in
@@ -47,7 +48,9 @@ from benchmarks.quantiles import quantile
 from benchmarks.result_files import write_result
 from engine import Embeddings, EncoderInfo, TextRole
 
-DOCUMENTS, CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 10_000, 20, 160
+DOCUMENTS = {"a_tenth": 1_000, "databases": 10_000}
+"""By size, as the results name it."""
+CHUNKS_OF_DOCUMENT, WORDS_OF_CHUNK = 20, 160
 VOCABULARY, SYNONYM_GROUPS, WORDS_OF_GROUP = 100_000, 5_000, 7
 WORDS_OF_QUERY, QUERIES = 6, 200
 DIMENSIONS, WINDOWS_OF_CHUNK = 384, 6
@@ -138,16 +141,35 @@ def queries(texts: Texts) -> Iterator[str]:
 
 
 async def measure(url: str, documents: int) -> dict[str, float]:
-    """Fills a database and returns milliseconds of searches."""
-    started = perf_counter()
-    await fill(url, documents)
-    filling = perf_counter() - started
+    """Fills a database, unless it is full already, and returns milliseconds of searches."""
+    measured: dict[str, float] = {"chunks": documents * CHUNKS_OF_DOCUMENT}
+    there = await count_chunks(url)
+    if there not in (0, measured["chunks"]):
+        raise SystemExit(f"{url} has {there} chunks: filling it was interrupted. Delete its folder, and start again.")
+    if not there:
+        started = perf_counter()
+        await fill(url, documents)
+        measured["fill_seconds"] = perf_counter() - started
     database = Database(url)
     try:
-        times = await measure_searches(database)
+        return measured | await measure_searches(database)
     finally:
         await database.close()
-    return {"chunks": documents * CHUNKS_OF_DOCUMENT, "fill_seconds": filling, **times}
+
+
+async def count_chunks(url: str) -> int:
+    """Returns how many chunks a kept database has; 0 of a new one."""
+    database = Database(url)
+
+    def count(session: Session) -> int:
+        if not sa.inspect(session.connection()).has_table(Chunk.__tablename__):
+            return 0
+        return session.scalar(sa.select(sa.func.count()).select_from(Chunk)) or 0
+
+    try:
+        return await database.write(count)  # a file that is not there yet cannot be opened to read
+    finally:
+        await database.close()
 
 
 async def fill(url: str, documents: int) -> None:
@@ -197,22 +219,34 @@ async def measure_searches(database: Database) -> dict[str, float]:
     return measured
 
 
-def measure_all(scale: float, kinds: list[str], folder: Path | None = None) -> dict[str, dict[str, float]]:
-    """Measures each of the databases."""
-    with tempfile.TemporaryDirectory(dir=folder) as temporary, databases(kinds, Path(temporary)) as makers:
-        return {
-            kind: asyncio.run(measure(make("knowledge"), round(DOCUMENTS * scale))) for kind, make in makers.items()
-        }
+def measure_all(sizes: list[str], kinds: list[str], folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Measures each size in each database.
+
+    Args:
+        folder: where the databases stay; None keeps none.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        databases(kinds, folder or Path(temporary), keep=folder is not None) as makers,
+    ):
+        for size in sizes:
+            results[size] = {
+                kind: asyncio.run(measure(make(f"knowledge_{size}"), DOCUMENTS[size])) for kind, make in makers.items()
+            }
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the 200,000 chunks")
+    parser.add_argument("--sizes", nargs="+", choices=tuple(DOCUMENTS), default=list(DOCUMENTS))
     parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
+    parser.add_argument("--folder", type=Path, help="folder for the databases, which stay and are not filled again")
+    parser.add_argument("--label", default="knowledge-search")
     given = parser.parse_args()
-    results = {"machine": machine.describe(), "databases": measure_all(given.scale, given.databases)}
+    results = {"machine": machine.describe(), **measure_all(given.sizes, given.databases, given.folder)}
     print(json.dumps(results, indent=2))
-    write_result(results, "knowledge-search")
+    write_result(results, given.label)
 
 
 if __name__ == "__main__":
