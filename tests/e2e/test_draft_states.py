@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ PHONE = {"width": 390, "height": 844}
 #: Each with the height that a phone's keyboard leaves of it.
 PHONES = [(390, 844, 480), (320, 640, 400)]
 SENTENCE = "It lasts 31 months from the day of purchase, and limescale is not covered [1]. "
+WITH_CANNED_REPLY = re.compile("^It lasts 31 months.\nHello Eve,.*PS: Thanks.$", re.DOTALL)
 
 
 @pytest.fixture
@@ -333,3 +335,49 @@ def test_a_server_that_is_killed_while_it_writes_a_draft_loses_nothing_that_was_
     for earlier in ("It lasts ", "The first one, edited."):
         panel(page).get_by_role("button", name="Previous draft").click()
         expect(text(page)).to_have_value(earlier)
+
+
+def test_a_canned_reply_goes_into_an_open_draft_and_beside_one_that_is_being_written_into_the_box(
+    elsewhere: Elsewhere, front: Server, new_browser: NewBrowser
+) -> None:
+    chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    page = chat.page
+
+    def put_canned_reply() -> None:
+        page.locator(".dm-canned-open").click()
+        page.get_by_role("combobox", name="Search canned replies").fill("looking into it")
+        page.get_by_role("option").click()
+        for value in ("Eve", "your kettle"):
+            page.keyboard.type(value)
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator(".dm-fill")).to_have_count(0)
+
+    chat.box.fill(MESSAGE)
+    elsewhere.server.say(words("It lasts 31 months."))
+    write(page)
+    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
+    text(page).press("ControlOrMeta+End")
+    page.keyboard.press("Enter")
+    put_canned_reply()
+    expect(text(page)).to_have_value(re.compile("^It lasts 31 months.\nHello Eve,\n"))
+    expect(text(page)).to_be_focused()
+    expect(chat.box).to_have_value(MESSAGE)
+    page.keyboard.type("PS: Thanks.")
+    chat.reload()
+    expect(text(page)).to_have_value(WITH_CANNED_REPLY)
+    panel(page).get_by_role("button", name="Insert", exact=True).click()
+    expect(chat.box).to_have_value(WITH_CANNED_REPLY)
+    assert chat.users.count() == 0  # nothing was sent
+
+    chat.box.fill("And the toaster?")
+    gate = asyncio.Event()
+    elsewhere.server.say(in_two_parts("It ", gate, "toasts."))
+    write(page)
+    expect(text(page)).to_have_value("It ")
+    chat.box.fill("")
+    put_canned_reply()  # the draft's own text is not in its way
+    expect(chat.box).to_have_value(re.compile("^Hello Eve,"))
+    expect(text(page)).to_have_value("It ")
+    elsewhere.open_gate(gate)
+    expect(text(page)).to_have_value("It toasts.")
