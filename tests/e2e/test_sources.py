@@ -42,6 +42,11 @@ def test_a_reply_cites_the_chosen_sources(chat: ChatPage) -> None:
         expect(source.locator("blockquote")).to_be_hidden()
         source.locator("summary").press("Enter")
         expect(source.locator("blockquote")).to_contain_text("31 months")
+        source.get_by_role("button", name="Answers this question").press("Enter")
+        answer = "The warranty of the Kestrel kettle lasts 31 months from the day of purchase."
+        expect(chat.page.get_by_text(f"Marked for evaluation: “{answer}”")).to_be_visible()
+        (marked,) = chat.page.request.get(f"{chat.url}/api/kb/questions").json()["questions"]
+        assert (marked["question"], marked["answer"]) == ("How long is the warranty of the kettle?", answer)
         sign = chat.page.get_by_role("button", name="Sources: Knowledge")
         expect(sign).to_be_visible()
         mark = chat.replies.last.get_by_role("button", name="Source 1: Warranty of the Kestrel kettle")
