@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import lru_cache
 
 from sqlalchemy import ColumnElement, Text, bindparam, cast, func, literal_column, select
@@ -16,7 +15,7 @@ from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
 
 MAX_READ_CHUNKS = 1000
-"""Chunks whose words are kept, split: some 20 KB for each."""
+"""Chunks whose words SQLite has found are kept, split: some 20 KB for each."""
 
 _Column = ColumnElement[str] | InstrumentedAttribute[str]
 _ASKED_WEIGHT = "C"  # no word is stored with it
@@ -75,18 +74,16 @@ def word_chunks(
 
 # Keyed by the texts themselves, so that nothing can be out of date: the same chunks are candidates again and again.
 @lru_cache(maxsize=MAX_READ_CHUNKS)
-def _occurrences(*fields: str) -> Mapping[str, Occurrences]:
-    """Reads title, heading and text, whose words are separated by spaces."""
-    title, heading, text = (Counter(field.split(" ")) for field in fields)
-    return {word: _shared(title[word], heading[word], text[word]) for word in title | heading | text}
-
-
-_shared = lru_cache(maxsize=1000)(Occurrences)  # a chunk has most words once, in its text
+def _split(*fields: str) -> tuple[Sequence[Sequence[str]], Set[str]]:
+    """Returns the words of each field, which are separated by spaces, and those of all."""
+    words = [field.split(" ") for field in fields]
+    return words, set().union(*words)
 
 
 def _in_sqlite(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
-    occurrences = _occurrences(*fields)
-    return {stems[word]: occurrences[word] for word in stems.keys() & occurrences.keys()}
+    """Reads title, heading and text."""
+    words, of_all = _split(*fields)
+    return {stems[word]: Occurrences(*(field.count(word) for field in words)) for word in stems.keys() & of_all}
 
 
 def _in_postgres(fields: Sequence[str], stems: Mapping[str, str]) -> dict[str, Occurrences]:
