@@ -61,7 +61,7 @@ PRODUCT = (
 )
 """Runs of the whole product on both databases; the first one, the newest, has the picture."""
 DESK = {"SQLite": "2026-11-27-desk", "PostgreSQL": "2026-11-27-desk-postgresql"}
-SEARCH = "2026-11-26-knowledge-search"
+SEARCH = "2026-11-29-knowledge-search"
 RECALL = "2026-11-27-knowledge-recall"
 HISTORY = "2026-11-21-history"
 

@@ -231,7 +231,7 @@ def search_picture() -> str:
         "How long a search of the knowledge base takes",
         [
             "Milliseconds by number of chunks; 200 queries of six words, some misspelt or with synonyms.",
-            f"Two threads of {processor([run])}, {day(SEARCH)}, beside other programs.",
+            f"Two threads of {processor([run])}, {day(SEARCH)}, with nothing else to do.",
         ],
     )
     kinds = (("text", "By words"), ("dense", "By meaning"), ("fused", "By both"))
