@@ -28,6 +28,7 @@ from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.reading import ReadingQueue
+from app.store.knowledge.stale_chunks import StaleChunks
 from app.store.knowledge.stored_files import StoredFiles
 from app.store.maintenance.check import inspect_database
 from app.store.maintenance.migrate import migrate
@@ -107,6 +108,7 @@ class KnowledgeFiles:
         failed = dict(errors)
         if read and ids:
             await self.read_waiting()
+            await self._clean_up()
             failed |= {
                 one.name: one.error or ""
                 for one in (await self.stored.all(self.user_id, self.collection_id)).values()
@@ -158,7 +160,14 @@ class KnowledgeFiles:
                 continue
             await self.documents.remove(self.user_id, stored[name].document_id)
             typer.echo(f"{name} was removed.")
+        await self._clean_up()
         return not missing
+
+    async def _clean_up(self) -> None:
+        """Deletes what is left of large documents; without a running server it would stay until the next start."""
+        stale = StaleChunks(self.database)
+        while await stale.clean_up():
+            pass
 
 
 @asynccontextmanager

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 2**20
 _MAX_LOGGED_BYTES = 4096
+_SECONDS_TO_END = 5
 
 
 class ProcessFailed(Exception):
@@ -49,6 +50,11 @@ class Ended:
         if "error" in self.message:
             kinds: dict[str, type[AppError]] = {one.__name__: one for one in (BrokenFile, StorageUnavailable, TooLarge)}
             raise kinds.get(self.message["kind"], AppError)(self.message["error"])
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the system ended it, out of memory: its own limits raise an error or another signal."""
+        return self.returncode == -signal.SIGKILL
 
     @property
     def exceeded_a_limit(self) -> bool:
@@ -178,12 +184,16 @@ def progress_sender() -> Callable[[float], None]:
 
 def limit_this_process(*, max_memory_bytes: int, max_seconds: int) -> None:
     """Limits this process's memory and CPU time. If the system supports no such limit, the server's own limits hold."""
-    for kind, value in (
-        (resource.RLIMIT_AS, max_memory_bytes),
-        (resource.RLIMIT_CPU, max_seconds),
+    for kind, soft, hard in (
+        (resource.RLIMIT_AS, max_memory_bytes, max_memory_bytes),
+        (
+            resource.RLIMIT_CPU,
+            max_seconds,
+            max_seconds + _SECONDS_TO_END,
+        ),  # SIGXCPU at the first, SIGKILL at the second
     ):
         with suppress(ValueError, OSError):
-            resource.setrlimit(kind, (value, value))
+            resource.setrlimit(kind, (soft, hard))
 
 
 class _UnexpectedOutput(Exception):

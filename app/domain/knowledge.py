@@ -170,6 +170,16 @@ class ReadingJob:
     name: str
     kind: str
     data: bytes
+    index: EntryIndex
+    has_stale_chunks: bool  #: some are to be deleted before the first one is stored
+
+
+@dataclass(frozen=True, slots=True)
+class EntryIndex:
+    """Which index finds the words of a document: both databases store them in a form of their own."""
+
+    collection_id: str
+    dialect: str  #: of the database: sqlite or postgresql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

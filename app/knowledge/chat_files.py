@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 from app.domain.attachments import attachment_type
@@ -41,7 +42,8 @@ class ChatFiles:
                 return text
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                return (await read_isolated(data, name, self._tokenizer)).text
+                with closing(await read_isolated(data, name, self._tokenizer)) as document:
+                    return document.text
         except TimeoutError as error:
             raise TooLarge(f"{name} takes too long to read. Attach a part of it.") from error
 

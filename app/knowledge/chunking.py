@@ -19,6 +19,10 @@ _LINE_START = re.compile(r"\n(?=.)")
 _WORD_START = re.compile(r"\s(?=\S)")
 
 
+class TooManyChunks(Exception):
+    """The document has more chunks than it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
     """Sizes in tokens."""
@@ -27,6 +31,7 @@ class ChunkLimits:
     max_tokens: int = 350
     max_whole_tokens: int = 700  #: tables and lists up to this size stay whole
     max_overlap_tokens: int = 60  #: of the sentence that two parts of a paragraph share
+    max_chunks: int = 100_000  #: of a document
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,9 @@ def cut(blocks: Sequence[Block], count: CountTokens, limits: ChunkLimits | None 
     A chunk never spans two sections. Blocks of a section are merged until ``min_tokens``; a block larger than
     ``max_tokens`` is split at sentences (paragraphs, one sentence overlaps), lines (code), rows or items (tables and
     lists, only above ``max_whole_tokens``), and at words or characters where there is nothing better.
+
+    Raises:
+        TooManyChunks: see :class:`ChunkLimits`.
     """
     limits = limits or ChunkLimits()
     count = _bounded(count)
@@ -79,6 +87,8 @@ def cut(blocks: Sequence[Block], count: CountTokens, limits: ChunkLimits | None 
     chunks: list[Chunk] = []
     pending: Chunk | None = None  # the last chunk, while it may grow
     for block, start in zip(blocks, starts, strict=True):
+        if len(chunks) > limits.max_chunks:
+            raise TooManyChunks
         heading = " > ".join(block.headings)
         tokens = count(block.text)
         if pending and pending.heading == heading and pending.tokens < limits.min_tokens:
@@ -99,6 +109,8 @@ def cut(blocks: Sequence[Block], count: CountTokens, limits: ChunkLimits | None 
             chunks.append(Chunk(path, start + part.start, start + part.end, part.tokens))
     if pending:
         chunks.append(pending)
+    if len(chunks) > limits.max_chunks:
+        raise TooManyChunks
     return text, chunks
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
-from app.domain.knowledge import NewChunk, ReadingJob
+from app.domain.knowledge import ReadingJob
 from app.errors import AppError, StorageUnavailable
-from app.knowledge.reading_process import CutDocument, read_isolated, reading_host
+from app.knowledge.reading_process import CutDocument, ReaderEnded, read_isolated, reading_host
 from app.store.knowledge.reading import ReadingQueue
 
 _log = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ class Ingest:
             # Not the file's fault: were it an attempt, a disk that is full for a minute would fail every document.
             await self._queue.release(job)
             raise
+        except ReaderEnded as error:
+            # The next one may be killed, too, or not: it is no fault of the file if memory ran out.
+            _log.warning("reading is tried again: %s", error)
+            await self._queue.postpone(job)
         except AppError as error:
             await self._queue.fail(job, error.message)
         return True
@@ -74,11 +78,8 @@ class Ingest:
     async def _read_and_save(self, job: ReadingJob) -> None:
         document = await self._read(job)
         if document is not None:
-            chunks = [
-                NewChunk(heading=chunk.heading, start=chunk.start, end=chunk.end, tokens=chunk.tokens)
-                for chunk in document.chunks
-            ]
-            await self._queue.save_chunks(job, document.title, document.text, chunks)
+            with closing(document):
+                await self._queue.save(job, document.title, document.text, document.batches())
 
     async def _read(self, job: ReadingJob) -> CutDocument | None:
         """The document; None if the claim is lost while it is read."""
@@ -88,7 +89,9 @@ class Ingest:
             nonlocal share
             share = fraction
 
-        reading = asyncio.create_task(read_isolated(job.data, job.name, self._tokenizer, progress, self._host))
+        reading = asyncio.create_task(
+            read_isolated(job.data, job.name, self._tokenizer, progress, self._host, job.index)
+        )
         try:
             while not (await asyncio.wait([reading], timeout=RENEW_SECONDS))[0]:
                 if not await self._queue.progress(job, share):

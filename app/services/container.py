@@ -53,6 +53,7 @@ from app.store.db.notifications import Notifications
 from app.store.desk.audit import Audit
 from app.store.desk.template_versions import TemplateVersions
 from app.store.knowledge.indexing import ChunkIndex
+from app.store.knowledge.stale_chunks import StaleChunks
 from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
@@ -234,6 +235,7 @@ class Services:
             housekeeping = Housekeeping(
                 conversations.index,
                 ChunkIndex(database),
+                StaleChunks(database),
                 deletions,
                 Retention(database),
                 temporary,

@@ -1,4 +1,4 @@
-"""Periodic maintenance: the search index, purging deletions that can no longer be undone, retention."""
+"""Periodic maintenance: the search indexes, purging deletions that can no longer be undone, retention."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from app.store.accounts.login_sessions import LoginSessions
 from app.store.chat.deletions import Deletions
 from app.store.chat.search_index import SearchIndex
 from app.store.knowledge.indexing import ChunkIndex
+from app.store.knowledge.stale_chunks import StaleChunks
 from app.store.maintenance.retention import Retention
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Housekeeping:
         self,
         index: SearchIndex,
         chunks: ChunkIndex,
+        stale: StaleChunks,
         deletions: Deletions,
         retention: Retention,
         temporary: TemporaryChats,
@@ -44,6 +46,7 @@ class Housekeeping:
     ) -> None:
         self._index = index
         self._chunks = chunks
+        self._stale = stale
         self._deletions = deletions
         self._retention = retention
         self._temporary = temporary
@@ -52,11 +55,12 @@ class Housekeeping:
         self._response_days = response_days
 
     async def run_indexing(self) -> None:
-        """Keeps the search indexes of chats and of the knowledge base up to date."""
+        """Keeps the search indexes of chats and of the knowledge base up to date, and deletes stale chunks."""
         while True:
             try:
                 more = await self._index.catch_up()
                 more = await self._chunks.catch_up() or more
+                more = await self._stale.clean_up() or more
             except StorageUnavailable:  # logged by the database layer
                 more = False
             await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)

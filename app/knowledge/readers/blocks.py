@@ -10,6 +10,10 @@ from enum import StrEnum
 Progress = Callable[[float], None]
 
 
+MAX_HEADING_CHARS = 200
+"""Every chunk has its headings. A longer one is text: it becomes a paragraph, and its beginning is the heading."""
+
+
 class BlockKind(StrEnum):
     PARAGRAPH = "paragraph"
     LIST = "list"  #: one item per line; lines that belong to an item are indented
@@ -59,8 +63,10 @@ class BlockBuilder:
         while self._path and self._path[-1][0] >= level:
             self._path.pop()
         if text:
-            self._path.append((level, text))
+            self._path.append((level, _shortened(text)))
             self._heading_is_empty = True
+        if len(text) > MAX_HEADING_CHARS:
+            self.add(BlockKind.PARAGRAPH, text)
 
     def add(self, kind: BlockKind, text: str, page: int | None = None) -> None:
         """Adds a block below the current headings; whitespace alone adds nothing."""
@@ -80,6 +86,13 @@ class BlockBuilder:
             *above, (_, text) = self._path
             self.blocks.append(Block(BlockKind.PARAGRAPH, text, tuple(heading for _, heading in above)))
             self._heading_is_empty = False
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_HEADING_CHARS:
+        return text
+    beginning, _, rest = text[:MAX_HEADING_CHARS].rpartition(" ")
+    return (beginning or rest) + "…"
 
 
 def _storable(text: str) -> str:

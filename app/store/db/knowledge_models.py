@@ -66,6 +66,12 @@ class Document(Base):
         CheckConstraint("source IN ('upload', 'folder', 'cli', 'case')", name="source"),
         UniqueConstraint("collection_id", "name"),
         Index(
+            "ix_kb_document_stale",
+            "id",
+            sqlite_where=text("has_stale_chunks = 1"),
+            postgresql_where=text("has_stale_chunks"),
+        ),
+        Index(
             "ix_kb_document_unread",
             "id",
             sqlite_where=text("state IN ('waiting', 'reading')"),
@@ -88,6 +94,17 @@ class Document(Base):
     lease_until: Mapped[datetime | None] = mapped_column(comment="Until when no other process may read it.")
     attempts: Mapped[int] = mapped_column(
         default=0, server_default=text("0"), comment="How often reading the newest version began."
+    )
+    has_stale_chunks: Mapped[bool] = mapped_column(
+        default=False,
+        server_default=false(),
+        comment="Chunks of other versions than the searched one may be there: half a new one, or the rest of an "
+        "old one.",
+    )
+    removed: Mapped[bool] = mapped_column(
+        default=False,
+        server_default=false(),
+        comment="Only the cleanup sees the row, whose name is then its id. It goes when its chunks have gone.",
     )
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -112,7 +129,11 @@ class DocumentVersion(Base):
 
 
 class Chunk(Base):
-    """A part of the version of a document that is searched. Older versions have none."""
+    """A part of the version of a document that is searched. Older versions have none.
+
+    Versions are written and deleted in batches, so a document that ``has_stale_chunks`` has others, too: what finds
+    chunks looks at their document's version.
+    """
 
     __tablename__ = "kb_chunk"
     __table_args__ = (

@@ -76,7 +76,7 @@ def used_document(session: Session, user_id: str, document_id: str, *, lock: boo
     query = (
         select(Document)
         .join(Collection, Collection.id == Document.collection_id)
-        .where(Document.id == document_id, may_use(user_id))
+        .where(Document.id == document_id, ~Document.removed, may_use(user_id))
     )
     if lock:
         query = query.with_for_update(of=Document)
@@ -95,7 +95,7 @@ def usable_documents(session: Session, user_id: str, document_ids: Iterable[str]
             session.scalars(
                 select(Document.id)
                 .join(Collection, Collection.id == Document.collection_id)
-                .where(Document.id.in_(ids[at : at + _IDS_PER_QUERY]), may_use(user_id))
+                .where(Document.id.in_(ids[at : at + _IDS_PER_QUERY]), ~Document.removed, may_use(user_id))
             )
         )
     return usable

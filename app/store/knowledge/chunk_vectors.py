@@ -16,6 +16,7 @@ from app.store.db.knowledge_models import Chunk
 from app.store.db.prepared_statements import Prepared, is_among
 
 _COLLECTION = sa.table("kb_collection", sa.column("id"), sa.column("revision"))
+_DOCUMENT = sa.table("kb_document", sa.column("id"), sa.column("version"))
 _VERSION = sa.table("kb_version", sa.column("document_id"), sa.column("version"), sa.column("title"), sa.column("text"))
 _CHUNK = sa.table(
     "kb_chunk",
@@ -26,10 +27,11 @@ _CHUNK = sa.table(
     sa.column("vector_of"),
     sa.column("windows", sa.LargeBinary),
 )
+_IS_SEARCHED = sa.and_(_DOCUMENT.c.id == _CHUNK.c.document_id, _DOCUMENT.c.version == _CHUNK.c.version)
 
 
 class ChunkVectors:
-    """Implements :class:`app.knowledge.dense_search.VectorRecords`. Every chunk is one of a current version."""
+    """Implements :class:`app.knowledge.dense_search.VectorRecords`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +49,8 @@ class ChunkVectors:
         words = sa.func.substr(v.text, sa.cast(c.start + 1, sa.Integer), sa.cast(c.end - c.start, sa.Integer))
         statement = (
             sa.select(c.id, c.collection_id, v.title, c.heading, words)
-            .join_from(_CHUNK, _VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))
+            .join_from(_CHUNK, _DOCUMENT, _IS_SEARCHED)
+            .join(_VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))
             .where(sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint, c.windows.is_(None)), c.id > after)
             .order_by(c.id)
             .limit(limit)
@@ -88,7 +91,11 @@ class ChunkVectors:
 
     async def encoded(self, fingerprint: str) -> dict[str, str]:
         """Returns the collection of each chunk that has a vector of this encoder, by the chunk's id."""
-        statement = sa.select(_CHUNK.c.id, _CHUNK.c.collection_id).where(_CHUNK.c.vector_of == fingerprint)
+        statement = (
+            sa.select(_CHUNK.c.id, _CHUNK.c.collection_id)
+            .join_from(_CHUNK, _DOCUMENT, _IS_SEARCHED)
+            .where(_CHUNK.c.vector_of == fingerprint)
+        )
         rows = await self._database.read(lambda session: session.execute(statement).all())
         return {id: owner for id, owner in rows}  # noqa: C416 - rows are no pairs to type checkers
 

@@ -19,6 +19,7 @@ from app.store.db.models import Account, Conversation
 from app.store.db.rows import change_rows, is_id, shown_name
 from app.store.desk.audit import add_event
 from app.store.knowledge.access import is_admin, may_edit, may_use, used_collection
+from app.store.knowledge.stale_chunks import StaleChunks, hide_documents
 
 MAX_NAMED_CHATS = 10
 
@@ -30,6 +31,7 @@ class Collections:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._stale = StaleChunks(database)
 
     async def all(self, user_id: str) -> list[CollectionView]:
         """The collections that the user may use, by name."""
@@ -136,20 +138,30 @@ class Collections:
     async def delete(self, user_id: str, collection_id: str) -> None:
         """Deletes a collection with its documents. Citations keep their quotations.
 
+        Nothing finds the documents from the first of several transactions on. If the program ends between them, the
+        collection is there without documents.
+
         Raises:
             NotFound: the collection is missing, or the user may not use it.
             NotAllowed: the user is no admin.
             Conflict: it is the one that every knowledge base has.
         """
 
-        def work(session: Session) -> None:
+        def remove_documents(session: Session) -> int:
             _administered(session, user_id, collection_id)
             if collection_id == KNOWLEDGE_COLLECTION_ID:
                 raise Conflict("This collection always exists. Remove its documents instead.")
-            documents = _count_documents(session, collection_id)
+            return hide_documents(session, collection_id)
+
+        def work(session: Session) -> None:
+            _administered(session, user_id, collection_id)
+            documents = removed + _count_documents(session, collection_id)
             session.execute(delete(Collection).where(Collection.id == collection_id))
             add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents)
 
+        removed = await self._database.write(remove_documents)
+        while await self._stale.clean_up(collection_id):
+            pass
         await self._database.write(work)
 
     async def members(self, user_id: str, collection_id: str) -> list[CollectionMemberView]:
@@ -234,14 +246,14 @@ def _administered(session: Session, user_id: str, collection_id: str) -> Collect
 
 
 def _count_documents(session: Session, collection_id: str) -> int:
-    count = select(func.count()).select_from(Document).where(Document.collection_id == collection_id)
+    of_it = (Document.collection_id == collection_id, ~Document.removed)
+    count = select(func.count()).select_from(Document).where(*of_it)
     return session.scalar(count) or 0
 
 
 def _views(session: Session, user_id: str, which: ColumnElement[bool]) -> list[CollectionView]:
-    documents = (
-        select(func.count()).select_from(Document).where(Document.collection_id == Collection.id).scalar_subquery()
-    )
+    of_it = (Document.collection_id == Collection.id, ~Document.removed)
+    documents = select(func.count()).select_from(Document).where(*of_it).scalar_subquery()
     rows = session.execute(
         select(Collection, may_edit(user_id).label("may_edit"), documents.label("documents"))
         .where(may_use(user_id), which)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from datetime import UTC, datetime
 
-from sqlalchemy import Row, Select, delete, func, select, update
+from sqlalchemy import Row, Select, delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,12 @@ from app.store.desk.audit import add_event
 from app.store.knowledge.access import can_edit, may_use, used_collection, used_document
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.spans import text_between
-from app.store.knowledge.word_counts import uncount_document
+from app.store.knowledge.stale_chunks import (
+    delete_some_chunks,
+    delete_some_documents,
+    hide_documents,
+    hold_collection,
+)
 
 PAGE_DOCUMENTS = 50
 PAGE_CHUNKS = 50
@@ -177,6 +182,9 @@ class Documents:
     async def remove(self, user_id: str, document_id: str) -> None:
         """Removes a document with all its versions. Citations keep their quotations.
 
+        Nothing finds it from now on. What is left of a large one is deleted later, in batches, by
+        :class:`~app.store.knowledge.stale_chunks.StaleChunks`.
+
         Raises:
             NotFound: it is missing, or the user may not see it.
             NotAllowed: the user may not edit its collection.
@@ -187,9 +195,9 @@ class Documents:
             hold_collection(session, document_id)
             document = used_document(session, user_id, document_id, lock=True)
             _require_editor(session, user_id, document.collection_id)
-            uncount_document(session, document.collection_id, document_id)
-            session.execute(delete(Document).where(Document.id == document_id))
-            changed_collection(session, document.collection_id)
+            hide_documents(session, document.collection_id, document_id)
+            if delete_some_chunks(session, [document]):
+                delete_some_documents(session, [document])
             add_event(session, user_id, AuditAction.DOCUMENT_REMOVED, document_id, collection=document.collection_id)
 
         await self._database.write(work)
@@ -265,7 +273,7 @@ class Documents:
         documents, stored = session.execute(
             select(func.count(Document.id.distinct()), func.coalesce(func.sum(DocumentVersion.size), 0))
             .outerjoin(DocumentVersion, DocumentVersion.document_id == Document.id)
-            .where(Document.collection_id == collection_id)
+            .where(Document.collection_id == collection_id, ~Document.removed)
         ).one()
         limits = self._limits
         if replaced is None and limits.max_documents is not None and documents >= limits.max_documents:
@@ -279,27 +287,9 @@ class Documents:
             )
 
 
-def hold_collection(session: Session, document_id: str) -> None:
-    """Locks the row of the document's collection, before a transaction that will count a change locks the document.
-
-    A deletion of the collection locks them in this order; in the other, PostgreSQL would end one of the two.
-    """
-    into = select(Document.collection_id).where(Document.id == document_id).scalar_subquery()
-    session.execute(select(Collection.id).where(Collection.id == into).with_for_update(key_share=True))
-
-
-def changed_collection(session: Session, collection_id: str) -> None:
-    """Counts a change of a collection's searchable chunks."""
-    session.execute(
-        update(Collection)
-        .where(Collection.id == collection_id)
-        .values(revision=Collection.revision + 1)
-        .execution_options(synchronize_session=False)
-    )
-
-
 def _require_editor(session: Session, user_id: str, collection_id: str) -> None:
     if not can_edit(session, user_id, collection_id):
+        used_collection(session, user_id, collection_id)  # it may have been deleted meanwhile
         raise NotAllowed("You may read this collection, but not change it. Ask an admin for the right to edit it.")
 
 
@@ -319,7 +309,7 @@ def _documents(user_id: str) -> Select[tuple[Document, int, int]]:
     return (
         select(Document, chunks, func.coalesce(size, 0))
         .join(Collection, Collection.id == Document.collection_id)
-        .where(may_use(user_id))
+        .where(may_use(user_id), ~Document.removed)
     )
 
 

@@ -16,6 +16,7 @@ from app.domain.words import fold_words
 from app.store.knowledge.stems import stem
 
 MAX_ENTRY_WORDS = 2000  # PostgreSQL limits an entry to one megabyte; a chunk has some hundreds
+_MARK_CHARS = 8
 HEADING = "#"
 """Begins a word that stands for itself in a title or heading."""
 
@@ -49,6 +50,20 @@ class EntryStems:
         return {"title": "", "heading": "", "words": _ts_vector({"A": title, "B": heading, "": text})}
 
 
+def entry_words(dialect: str, collection_id: str, columns: Sequence[str]) -> set[str]:
+    """The words of a stored entry, as :meth:`EntryStems.distinct` had them.
+
+    Args:
+        columns: title, heading and words; PostgreSQL's words as text.
+    """
+    if dialect == "sqlite":
+        indexed = {word for column in columns for word in column.split()}
+    else:
+        indexed = set(columns[-1].split("'")[1::2])  # 'word':1A,2B 'other':3; folded words have no apostrophe
+    above = _mark(collection_id + HEADING)
+    return {HEADING + word[_MARK_CHARS:] if word.startswith(above) else word[_MARK_CHARS:] for word in indexed}
+
+
 def stems(text: str) -> list[str]:
     """The folded words of a text, reduced to their stems."""
     return [stem(word) for word in fold_words(text)]
@@ -64,7 +79,7 @@ def indexed_word(collection_id: str, word: str) -> str:
 @lru_cache(maxsize=2048)
 def _mark(name: str) -> str:
     """The prefix of a collection's words. If two collide, the filter on the collection still separates them."""
-    return hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(name.encode(), digest_size=_MARK_CHARS // 2).hexdigest()
 
 
 def _ts_vector(fields: Mapping[str, Sequence[str]]) -> str:

@@ -53,7 +53,7 @@ class StoredFiles:
                     DocumentVersion,
                     (DocumentVersion.document_id == Document.id) & (DocumentVersion.version == Document.newest),
                 )
-                .where(Document.collection_id == collection_id)
+                .where(Document.collection_id == collection_id, ~Document.removed)
                 .order_by(Document.name)
             )
             return {

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Text, bindparam, cast, func, literal_colum
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.store.db.database import is_postgres
-from app.store.db.knowledge_models import Chunk, ChunkEntry
+from app.store.db.knowledge_models import Chunk, ChunkEntry, Document
 from app.store.db.prepared_statements import ListOf, Prepared, is_among
 from app.store.knowledge.bm25 import Occurrences, WordChunk
 from app.store.knowledge.entries import indexed_word
@@ -25,6 +25,7 @@ def _select_entries(*columns: _Column) -> Prepared:
     return Prepared(
         select(Chunk.id, Chunk.collection_id, Chunk.tokens, *columns)
         .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+        .join(Document, (Document.id == Chunk.document_id) & (Document.version == Chunk.version))
         .where(is_among(ChunkEntry.id, "ids"))
     )
 
@@ -51,7 +52,7 @@ _IN_POSTGRES = _select_entries(
 def word_chunks(
     session: Session, collections: Sequence[str], entry_ids: Sequence[int], words: Collection[str]
 ) -> list[WordChunk]:
-    """Returns the chunks of the entries that are in the collections.
+    """Returns the chunks of the entries that are in the collections, and of the versions that are searched.
 
     Args:
         words: stems; a chunk tells of no others.

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection as Group
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Integer, bindparam, delete, desc, func, select
+from sqlalchemy import Integer, Text, bindparam, cast, delete, desc, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
-from app.store.db.knowledge_models import Chunk, DocumentVersion, WordCount
+from app.store.db.knowledge_models import Chunk, ChunkEntry, WordCount
 from app.store.db.models import table_of
 from app.store.db.prepared_statements import Prepared, is_among
-from app.store.knowledge.entries import EntryStems
-from app.store.knowledge.spans import text_between
+from app.store.knowledge.entries import EntryStems, entry_words
 
 EVERY_CHUNK = ""
 """Stands for a word that every chunk has."""
-_CHUNKS_AT_ONCE = 500
 # Each search asks this, of a misspelt word with hundreds of neighbours.
 _COUNTS = Prepared(
     select(WordCount.word, func.sum(WordCount.chunks))
@@ -40,6 +38,16 @@ _BETWEEN = Prepared(
     .order_by(desc("in_all"), WordCount.word)
     .limit(bindparam("max_words", type_=Integer()))
 )
+_ENTRIES = Prepared(
+    select(ChunkEntry.title, ChunkEntry.heading, cast(ChunkEntry.words, Text))
+    .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+    .where(is_among(Chunk.id, "ids"), Chunk.indexed)
+)
+_DELETE_UNUSED = Prepared(
+    delete(WordCount).where(
+        WordCount.collection_id == bindparam("of"), is_among(WordCount.word, "words"), WordCount.chunks <= 0
+    )
+)
 _WORDS_AT_ONCE = 2000  # PostgreSQL ends a transaction whose client prepares a statement for too long
 
 
@@ -48,21 +56,26 @@ def count_entries(session: Session, collection_id: str, entries: Iterable[EntryS
     _add(session, collection_id, _counted(entries))
 
 
-def uncount_document(session: Session, collection_id: str, document_id: str) -> None:
-    """Takes out the words of a document's chunks, before they are deleted."""
-    chunks = (
-        select(Chunk.id, Chunk.heading, DocumentVersion.title, text_between(Chunk.start, Chunk.end).label("text"))
-        .join(
-            DocumentVersion,
-            (DocumentVersion.document_id == Chunk.document_id) & (DocumentVersion.version == Chunk.version),
-        )
-        .where(Chunk.document_id == document_id, Chunk.indexed)
-    )
-    rows = session.execute(chunks.execution_options(yield_per=_CHUNKS_AT_ONCE))
-    counted = _counted(EntryStems.of(row.title, row.heading, row.text or "") for row in rows)
-    if counted:
+def count_batch(session: Session, collection_id: str, counts: Mapping[str, int], chunks: int) -> None:
+    """Adds the words of new chunks that were counted before.
+
+    Args:
+        counts: how many of the chunks have each word.
+    """
+    _add(session, collection_id, {**counts, EVERY_CHUNK: chunks})
+
+
+def uncount_chunks(session: Session, collection_id: str, chunk_ids: Sequence[str]) -> None:
+    """Takes out the words of a collection's chunks, before they are deleted. Their entries have them."""
+    dialect = session.get_bind().dialect.name
+    entries = _ENTRIES.rows(session.connection(), {"ids": list(chunk_ids)})
+    counted = Counter[str]()
+    for columns in entries:
+        counted.update(entry_words(dialect, collection_id, columns))
+    if entries:
+        counted[EVERY_CHUNK] = len(entries)
         _add(session, collection_id, {word: -count for word, count in counted.items()})
-        session.execute(delete(WordCount).where(WordCount.collection_id == collection_id, WordCount.chunks <= 0))
+        _DELETE_UNUSED.run(session.connection(), {"of": collection_id, "words": list(counted)})
 
 
 def chunk_counts(session: Session, collections: Group[str], words: Iterable[str]) -> dict[str, int]:

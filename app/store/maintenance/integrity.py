@@ -70,12 +70,22 @@ _KNOWLEDGE_RULES = (
         """,
     ),
     _Rule(
-        "{count} of the chunks are not of the version that is searched (the first is {first})",
+        "{count} of the chunks are in another collection than their document (the first is {first})",
         """
         SELECT count(*), min(kb_chunk.id) FROM kb_chunk LEFT JOIN kb_document
-        ON kb_document.id = kb_chunk.document_id AND kb_document.version = kb_chunk.version
-        AND kb_document.collection_id = kb_chunk.collection_id
+        ON kb_document.id = kb_chunk.document_id AND kb_document.collection_id = kb_chunk.collection_id
         WHERE kb_document.id IS NULL
+        """,
+    ),
+)
+
+_CHUNK_RULES = (
+    _Rule(
+        "{count} of the chunks are neither of the version that is searched nor to be deleted (the first is {first})",
+        """
+        SELECT count(*), min(kb_chunk.id) FROM kb_chunk JOIN kb_document ON kb_document.id = kb_chunk.document_id
+        WHERE NOT kb_document.has_stale_chunks
+        AND (kb_document.version IS NULL OR kb_document.version <> kb_chunk.version)
         """,
     ),
 )
@@ -136,6 +146,8 @@ def broken_rules(connection: Connection) -> list[str]:
     """
     sentences = []
     rules = list(_RULES)
+    columns = inspect(connection).get_columns("kb_document") if inspect(connection).has_table("kb_document") else ()
+    rules += _CHUNK_RULES if any(column["name"] == "has_stale_chunks" for column in columns) else ()
     for table, more in (("kb_document", _KNOWLEDGE_RULES), ("support_case", _CASE_RULES)):  # younger than the history
         rules += more if inspect(connection).has_table(table) else ()
     for rule in rules:

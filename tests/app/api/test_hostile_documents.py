@@ -17,6 +17,7 @@ import pytest
 from app.domain.knowledge import NewChunk
 from app.domain.roles import UserRole
 from app.store.knowledge.reading import ReadingQueue
+from testing.documents import save_chunks
 from testing.fake_engine import FakeEngine
 from testing.injections import INJECTIONS
 from testing.json_events import read_json_events
@@ -45,7 +46,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Desk]:
             text = job.data.decode()
             title = text[:400] if SECRET not in text else "Board"
             whole = NewChunk(heading=title, start=0, end=len(text), tokens=8)
-            assert await queue.save_chunks(job, title, text, [whole])
+            assert await save_chunks(queue, job, title, text, [whole])
         yield opened
 
 

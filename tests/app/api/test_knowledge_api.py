@@ -16,6 +16,7 @@ from app.domain.roles import UserRole
 from app.knowledge.questions import read_questions
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.store.knowledge.reading import ReadingQueue
+from testing.documents import save_chunks
 from tests.app.desk import Desk, desk, wait_for_replies
 
 TEXT = "Refunds are paid within ten days."
@@ -48,7 +49,7 @@ async def read(here: Desk) -> None:
     queue = ReadingQueue(here.services.database, "test")
     while (job := await queue.claim_next()) is not None:
         whole = NewChunk(heading="Refunds", start=0, end=len(TEXT), tokens=8)
-        assert await queue.save_chunks(job, "Terms", job.data.decode(), [whole])
+        assert await save_chunks(queue, job, "Terms", job.data.decode(), [whole])
 
 
 async def test_a_document_from_upload_to_removal(here: Desk) -> None:

@@ -84,7 +84,7 @@ async def test_a_disk_that_stays_full_while_saving_fails_no_document(
 
     reader = ingest(database)
     with monkeypatch.context() as patch:
-        patch.setattr(ReadingQueue, "save_chunks", full)
+        patch.setattr(ReadingQueue, "save", full)
         for _ in range(MAX_ATTEMPTS + 1):
             with pytest.raises(StorageUnavailable):
                 await reader.read_next()

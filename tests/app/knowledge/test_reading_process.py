@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
+from app.domain.ids import new_id
+from app.domain.knowledge import EntryIndex
+from app.errors import BrokenFile, StorageUnavailable, TooLarge
 from app.knowledge import reading_process
-from app.knowledge.reading_process import read_isolated
+from app.knowledge.reading_process import ReaderEnded, read_isolated
 from tests.app.knowledge.readers import files
 
+INDEX = EntryIndex(new_id(), "sqlite")
 TOKENIZER = Path(__file__).parents[3] / "models" / "guide" / "tokenizer.json"
 
 
@@ -22,10 +25,13 @@ def children() -> set[str]:
 
 async def test_a_document_comes_back_as_text_and_chunks() -> None:
     seen: list[float] = []
-    document = await read_isolated(files.pdf("Hello desk", "Bye", title="Guide"), "a.pdf", TOKENIZER, seen.append)
+    document = await read_isolated(
+        files.pdf("Hello desk", "Bye", title="Guide"), "a.pdf", TOKENIZER, seen.append, index=INDEX
+    )
     assert document.title == "Guide"
-    assert [document.text[chunk.start : chunk.end] for chunk in document.chunks] == ["Hello desk\n\nBye"]
-    assert document.chunks[0].tokens > 2
+    ((chunk,),) = [batch.chunks for batch in document.batches()]
+    assert document.text[chunk.start : chunk.end] == "Hello desk\n\nBye"
+    assert chunk.tokens > 2
     assert seen == [0.45, 0.9]
 
 
@@ -48,9 +54,8 @@ async def test_wall_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_fault_that_is_not_the_files_is_said_as_such(tmp_path: Path) -> None:
-    with pytest.raises(AppError, match="process that reads documents failed") as raised:
+    with pytest.raises(ReaderEnded, match="process that reads documents failed"):
         await read_isolated(b"word", "a.txt", tmp_path / "missing.json")
-    assert type(raised.value) is AppError
 
 
 async def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from app.settings import AppSettings
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from testing.documents import save_chunks
 
 pytestmark = pytest.mark.full
 
@@ -44,7 +45,7 @@ async def search(services: Services) -> ChunkSearch:
         read = read_document(job.data, job.name)
         text, chunks = cut(read.blocks, lambda part: len(tokenizer.encode(part, add_special_tokens=False)))
         rows = [NewChunk(heading=one.heading, start=one.start, end=one.end, tokens=one.tokens) for one in chunks]
-        assert await queue.save_chunks(job, read.title, text, rows)
+        assert await save_chunks(queue, job, read.title, text, rows)
     return ChunkSearch(services.database, read_thesaurus(SYNONYMS))
 
 

@@ -23,6 +23,7 @@ from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from app.store.maintenance.integrity import broken_rules
+from testing.documents import save_chunks
 
 TEXT = "Refunds are paid within ten days. Shipping to Norway costs twelve euros."
 CHUNKS = (
@@ -47,7 +48,7 @@ async def person(database: Database, role: str) -> str:
 async def read_all(database: Database, text: str = TEXT, owner: str = "one") -> list[ReadingJob]:
     queue, done = ReadingQueue(database, owner), []
     while (job := await queue.claim_next()) is not None:
-        assert await queue.save_chunks(job, "Terms", text, CHUNKS)
+        assert await save_chunks(queue, job, "Terms", text, CHUNKS)
         done.append(job)
     return done
 
@@ -95,13 +96,13 @@ async def test_a_lost_claim_saves_nothing(database: Database) -> None:
     assert await ReadingQueue(database, "two").claim_next() is None
     await documents.add(LOCAL_USER_ID, None, "terms.md", b"y", kind="markdown")  # meanwhile a newer version
     assert not await queue.progress(job, 0.5)
-    assert not await queue.save_chunks(job, "Terms", TEXT, CHUNKS)
+    assert not await save_chunks(queue, job, "Terms", TEXT, CHUNKS)
     assert not await queue.fail(job, "no")
     newer = await queue.claim_next()
     assert newer is not None
     assert (newer.version, newer.data) == (2, b"y")
     await documents.remove(LOCAL_USER_ID, added.id)
-    assert not await queue.save_chunks(newer, "Terms", TEXT, CHUNKS)
+    assert not await save_chunks(queue, newer, "Terms", TEXT, CHUNKS)
 
 
 async def test_an_expired_claim_passes_to_another_reader_and_not_for_ever(database: Database) -> None:
@@ -305,7 +306,7 @@ async def test_a_collection_goes_while_its_documents_are_saved(database: Databas
             await documents.add(LOCAL_USER_ID, made.id, name, b"x", kind="markdown")
         jobs = [await queue.claim_next() for _ in range(3)]
         ended = await asyncio.gather(
-            *(queue.save_chunks(job, "Terms", TEXT, CHUNKS) for job in jobs if job),
+            *(save_chunks(queue, job, "Terms", TEXT, CHUNKS) for job in jobs if job),
             documents.add(LOCAL_USER_ID, made.id, "d.md", b"new", kind="markdown"),
             collections.delete(LOCAL_USER_ID, made.id),
             return_exceptions=True,

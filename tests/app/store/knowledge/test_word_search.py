@@ -34,6 +34,7 @@ from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
 from app.store.knowledge.word_chunks import word_chunks
 from app.store.knowledge.word_counts import EVERY_CHUNK, count_entries
+from testing.documents import save_chunks
 from tests.app.conftest import Open
 
 SECTIONS = {
@@ -62,7 +63,7 @@ async def add(database: Database, name: str, sections: dict[str, str], collectio
     queue = ReadingQueue(database, "one")
     job = await queue.claim_next()
     assert job is not None
-    assert await queue.save_chunks(job, "Help", text, chunks)
+    assert await save_chunks(queue, job, "Help", text, chunks)
     return added.id
 
 
