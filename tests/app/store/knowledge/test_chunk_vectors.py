@@ -26,6 +26,9 @@ VERSION = sa.Table(
     sa.Column("title", sa.String),
     sa.Column("text", sa.Text),
 )
+DOCUMENT = sa.Table(
+    "kb_document", TABLES, sa.Column("id", sa.String, primary_key=True), sa.Column("version", sa.Integer)
+)
 CHUNK = sa.Table(
     "kb_chunk",
     TABLES,
@@ -53,6 +56,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         connection = session.connection()
         TABLES.create_all(connection)
         connection.execute(sa.insert(COLLECTION), [{"id": id, "revision": 0} for id in ("board", "help")])
+        connection.execute(sa.insert(DOCUMENT), [{"id": "d", "version": 2}])
         connection.execute(sa.insert(VERSION), [{"document_id": "d", "version": 2, "title": "Policy", "text": TEXT}])
         connection.execute(
             sa.insert(CHUNK),
