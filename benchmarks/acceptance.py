@@ -144,7 +144,7 @@ async def measure(folder: Path, *, lengths: list[int], chats: int, repeats: int)
             seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
             for _ in range(repeats):
                 for name, without in VARIANTS.items():  # in turn, because the conversations grow
-                    recent = NoContexts(is_alone=True) if "c" in without else RecentContexts(is_alone=True)
+                    recent = NoContexts() if "c" in without else RecentContexts()
                     turns._recent = turns._turn_requests._recent = recent
                     engine.without_previous = "p" in without
                     for conversation in conversations:

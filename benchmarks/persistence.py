@@ -16,6 +16,7 @@ import json
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -57,8 +58,8 @@ class FixedLengthEngine(Engine):
 class NullTurnRecords(TurnRecords):
     """Reports everything as saved and saves nothing."""
 
-    async def begin(self, user_id: str, new: NewTurn) -> None:
-        """Does nothing."""
+    async def begin(self, user_id: str, new: NewTurn) -> datetime:  # noqa: ARG002
+        return datetime.now(UTC)
 
     async def checkpoint(self, user_id: str, turn_id: str, text: str | None, *new: object) -> LeaseStatus:  # noqa: ARG002
         return LeaseStatus.RUNNING

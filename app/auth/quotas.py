@@ -14,6 +14,7 @@ from app.auth.rate_limits import RateLimit, RateLimiter, too_many_requests
 from app.errors import InvalidInput, StorageUnavailable
 from app.settings import AppSettings
 from app.store.accounts.token_use import TokenUsageRecords, seconds_until_tomorrow
+from app.store.chat.turn_records import NotBegun
 from engine import Delta
 
 _log = logging.getLogger(__name__)
@@ -38,20 +39,27 @@ class Quotas:
     Each process counts messages on its own. Replies stored in the database, and tokens, are counted across processes.
 
     Args:
-        replies_here: returns a user's number of replies in flight in this process: in temporary chats and, if the
-            process is alone with its database, in persistent ones too.
+        temporary_replies: returns a user's number of replies in flight in temporary chats.
+        stored_replies: the same in chats of the database, written by this process.
         is_alone: no other process writes replies to the same database.
     """
 
     def __init__(
-        self, settings: AppSettings, uses: TokenUsageRecords, replies_here: Callable[[str], int], *, is_alone: bool
+        self,
+        settings: AppSettings,
+        uses: TokenUsageRecords,
+        temporary_replies: Callable[[str], int],
+        stored_replies: Callable[[str], int],
+        *,
+        is_alone: bool,
     ) -> None:
         per_minute = settings.messages_per_minute
         self._rates = (RateLimit(per_minute, 60, "messages"),) if per_minute is not None else ()
         self._max_replies = settings.concurrent_replies
         self._max_tokens = settings.tokens_per_day
         self._uses = uses
-        self._replies_here = replies_here
+        self._temporary_replies = temporary_replies
+        self._stored_replies = stored_replies
         self._is_alone = is_alone
         self._rate_limiter = RateLimiter()
         self._unsaved: Counter[str] = Counter()  # replies to /v1 in flight, by user: they are not stored
@@ -69,17 +77,23 @@ class Quotas:
         is_message: bool = True,
         is_comparison: bool = False,
         request: asyncio.Future[Any] | None = None,
-    ) -> AsyncIterator[None]:
+        may_count_later: bool = False,
+    ) -> AsyncIterator[int | None]:
         """See :class:`app.turns.admission.Admission`."""
         gate = self._gates.setdefault(user_id, _Gate())
         gate.waiting += 1
         try:
             async with gate.lock:
-                check = self._check(user_id, replies, is_comparison=is_comparison)
-                await (check if request is None else asyncio.gather(check, request))
-                if is_message:
-                    self._count_messages(user_id, replies if is_comparison else 1)
-                yield
+                check = self._check(user_id, replies, is_comparison=is_comparison, may_count_later=may_count_later)
+                max_running = await check if request is None else (await asyncio.gather(check, request))[0]
+                messages = (replies if is_comparison else 1) if is_message else 0
+                if messages:
+                    self._count_messages(user_id, messages)
+                try:
+                    yield max_running
+                except NotBegun:
+                    self._rate_limiter.take_back(self._rates, user_id, messages)
+                    raise
         finally:
             gate.waiting -= 1
             if not gate.waiting:
@@ -123,7 +137,8 @@ class Quotas:
         if self._writing is not None:
             await self._writing
 
-    async def _check(self, user_id: str, replies: int, *, is_comparison: bool) -> None:
+    async def _check(self, user_id: str, replies: int, *, is_comparison: bool, may_count_later: bool) -> int | None:
+        """Returns what :meth:`admit` yields."""
         if self._max_tokens is not None:
             counted = await self._uses.of_today(user_id)
             if counted + self._spent[user_id] >= self._max_tokens:
@@ -131,8 +146,14 @@ class Quotas:
                     f"You've used your {self._max_tokens:,} tokens for today.", seconds_until_tomorrow()
                 )
         if self._max_replies is not None:
-            under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
-            under_way += self._replies_here(user_id) + self._unsaved[user_id]
+            not_stored = self._temporary_replies(user_id) + self._unsaved[user_id]
+            stored = self._stored_replies(user_id)
+            if not self._is_alone:
+                # Those of this process are among those in the database: no generation starts in vain.
+                if may_count_later and not_stored + stored + replies <= self._max_replies:
+                    return self._max_replies - replies - not_stored
+                stored = await self._uses.replies_under_way(user_id)
+            under_way = not_stored + stored
             if replies > self._max_replies:
                 asking, remedy = (
                     ("comparison", "Compare fewer.")
@@ -147,6 +168,7 @@ class Quotas:
                 raise too_many_requests(
                     f"You already have {in_progress} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
                 )
+        return None
 
     def _count_messages(self, user_id: str, messages: int) -> None:
         for rate in self._rates:

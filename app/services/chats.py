@@ -148,7 +148,6 @@ class TemporaryChats:
                 storage=storage,
                 tool_offers=self._tool_offers,
                 sources=self._sources,
-                is_alone=True,
             ),
             deletions=Deletions(database),
             feedback=FeedbackRecords(database),

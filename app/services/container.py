@@ -165,11 +165,13 @@ class Services:
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)
 
-            def replies_here(user_id: str) -> int:
-                return temporary.count_running(user_id) + (turns.count_running(user_id) if is_alone else 0)
+            def stored_replies(user_id: str) -> int:
+                return turns.count_running(user_id)
 
             uses = TokenUsageRecords(database)
-            quotas = Quotas(settings, uses, replies_here, is_alone=is_alone) if settings.accounts else None
+            quotas = None
+            if settings.accounts:
+                quotas = Quotas(settings, uses, temporary.count_running, stored_replies, is_alone=is_alone)
             admission = temporary.admission = quotas or UnlimitedAdmission()
             if accounts is not None:
                 background.start(accounts.revocation_watcher.run(), "revocation watcher")
@@ -185,7 +187,6 @@ class Services:
                 storage,
                 tool_offers,
                 sources,
-                is_alone=is_alone,
             )
             cases = Cases.create(
                 database,

@@ -30,13 +30,18 @@ class Admission(Protocol):
         is_message: bool = True,
         is_comparison: bool = False,
         request: asyncio.Future[Any] | None = None,
-    ) -> AbstractAsyncContextManager[None]:
+        may_count_later: bool = False,
+    ) -> AbstractAsyncContextManager[int | None]:
         """Wraps the start of ``replies`` replies (one by default).
+
+        Yields how many of the user's replies may be running in the database when these are written to it; None: any
+        number, since they were counted. :class:`NotBegun`, raised within, takes the message back.
 
         Args:
             is_message: counts towards the limit of messages, as all does that is written for the user.
             is_comparison: each of the replies counts as a message; otherwise they count as one together.
             request: what is to be answered, which is read meanwhile and done on entering. One that fails is no message.
+            may_count_later: the caller lets the database count running replies. Otherwise None is yielded.
 
         Raises (on entering):
             TooManyRequests: the user has reached a limit on replies, now or over the day.
@@ -71,10 +76,11 @@ class UnlimitedAdmission:
         is_message: bool = True,  # noqa: ARG002
         is_comparison: bool = False,  # noqa: ARG002
         request: asyncio.Future[Any] | None = None,
-    ) -> AsyncIterator[None]:
+        may_count_later: bool = False,  # noqa: ARG002
+    ) -> AsyncIterator[int | None]:
         if request is not None:
             await request
-        yield
+        yield None
 
     def record_tokens(self, user_id: str, tokens: int) -> None:
         """Does nothing: there is no limit to count towards."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.ids import id_of_request, new_id
-from app.errors import Conflict
+from app.errors import AppError, StorageUnavailable
 from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.turns.live import TurnRef
 
@@ -30,7 +30,7 @@ class IdempotentStarts:
 
         Args:
             request_id: None makes the request unique.
-            look_first: look for an earlier start before anything else; otherwise only after a conflict.
+            look_first: look for an earlier start before anything else; otherwise only if it cannot be started.
 
         Raises:
             Exception: whatever ``begin`` raises.
@@ -59,8 +59,10 @@ class IdempotentStarts:
             return ref
         try:
             return await begin(turn_id)
-        except Conflict:
-            # The conflict may be this same request, which arrived before or at another process at the same time.
+        except StorageUnavailable:
+            raise
+        except AppError:
+            # What is in its way may be this same request, which arrived before or at another process at the same time.
             if (ref := await self._find_started(user_id, turn_id)) is not None:
                 return ref
             raise

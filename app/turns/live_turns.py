@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
 
 from app.concurrency.timeouts import wait_with_timeout
 from app.domain.views import MessageStatus
 from app.errors import Conflict
 from app.store.chat.turn_contexts import BUSY
 from app.turns.live import LiveTurn
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +42,11 @@ class LiveTurns:
         """The replies that are being written in these conversations."""
         return [live for live in self.by_id.values() if live.ref.conversation_id in conversation_ids]
 
-    async def begin(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[None]]) -> None:
+    async def begin(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[Result]]) -> Result:
         """Registers turns of one conversation, starts their generation and writes their beginning meanwhile.
 
-        The first text need not wait for the disk. If writing fails, the turns are forgotten.
+        The first text need not wait for the disk. If writing fails, the turns are forgotten. Returns what ``write``
+        returns.
 
         Raises:
             Conflict: one of them is being written already.
@@ -55,7 +59,7 @@ class LiveTurns:
             self._writing[live.user_id] += 1
             live.start_generation()
         try:
-            await write()
+            return await write()
         except BaseException:
             for live in lives:
                 live.abandon()

@@ -2,8 +2,9 @@
 
 Most messages follow such a reply. Its context spares a read of the conversation, and its prompt is extended instead of
 tokenizing the whole conversation again. The cache trusts nothing that could have changed: a context is looked up by the
-last message that the user sees, and the transaction that writes the message checks that it is still the last; a prompt
-is extended only where the new one starts with its text.
+last message that the user sees, and the write of the next message checks that it is still the last and, where another
+process may have begun or resumed a reply, that none has; a prompt is extended only where the new one starts with its
+text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ With its token ids and its prompt, an entry takes some 20 bytes per character.
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    context: TurnContext | None  #: None where another process may change the conversation
+    context: TurnContext
     prompt: PreparedPrompt  #: of the last reply
     num_chars: int
 
@@ -32,13 +33,10 @@ class RecentContexts:
     """A cache of contexts and prompts that evicts the oldest write first. Belongs to one event loop.
 
     Args:
-        is_alone: this process is the database's single writer. Otherwise another process may resume a reply under its
-            id, so no context is found, only prompts.
         max_chars: capacity; the oldest entries are evicted above it.
     """
 
-    def __init__(self, *, is_alone: bool, max_chars: int = MAX_CHARS) -> None:
-        self._is_alone = is_alone
+    def __init__(self, *, max_chars: int = MAX_CHARS) -> None:
         self._max_chars = max_chars
         self._kept: OrderedDict[tuple[str, str], _Entry] = OrderedDict()  # by user and conversation
         self._num_chars = 0
@@ -46,8 +44,7 @@ class RecentContexts:
     def find(self, user_id: str, conversation_id: str, tip_id: str) -> TurnContext | None:
         """The context of a message after ``tip_id``, or None. Its settings are the last message's, perhaps outdated."""
         entry = self._kept.get((user_id, conversation_id))
-        context = None if entry is None else entry.context
-        return context if context is not None and context.parent_id == tip_id else None
+        return entry.context if entry is not None and entry.context.parent_id == tip_id else None
 
     def previous_prompt(self, user_id: str, conversation_id: str) -> PreparedPrompt | None:
         """The prompt of the conversation's last reply, or None."""
@@ -60,7 +57,7 @@ class RecentContexts:
         num_chars = sum(len(message.content) + len(message.reasoning) for message in context.path)
         # Not in the path, and often most of a prompt.
         num_chars += sum(len(message["content"]) for message in prompt.messages if message["role"] == "system")
-        self._kept[user_id, conversation_id] = _Entry(context if self._is_alone else None, prompt, num_chars)
+        self._kept[user_id, conversation_id] = _Entry(context, prompt, num_chars)
         self._num_chars += num_chars
         while self._num_chars > self._max_chars:
             _, oldest = self._kept.popitem(last=False)

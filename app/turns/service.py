@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
@@ -15,7 +18,7 @@ from app.domain.views import MessageStatus, Role
 from app.errors import EngineUnavailable
 from app.settings import AppSettings
 from app.store.chat.turn_contexts import TurnContext, TurnContexts
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import NewTurn, NotBegun, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
 from app.templates.files import read_sources_prompt
@@ -40,6 +43,8 @@ from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 
+Result = TypeVar("Result")
+
 
 class Turns:
     """The replies in flight, and access to those that have ended."""
@@ -57,8 +62,6 @@ class Turns:
         storage: StorageQuota | None = None,
         tool_offers: ToolOffers | None = None,
         sources: Sources | None = None,
-        *,
-        is_alone: bool = False,
     ) -> None:
         """``titles``: generates the title of a new conversation; None keeps the first words of its first message.
 
@@ -67,7 +70,6 @@ class Turns:
             storage: limits on storage; None is no limit.
             tool_offers: the tools that chats are offered; None offers none.
             sources: finds the sources of replies; None: there are no documents.
-            is_alone: this process is the database's single writer.
         """
         self._admission = admission or UnlimitedAdmission()
         self._storage = storage
@@ -77,7 +79,7 @@ class Turns:
         poll_seconds = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._idempotent_starts = IdempotentStarts(records)
         self._stored = StoredTurns(records, notifications, poll_seconds)
-        self._recent = RecentContexts(is_alone=is_alone)
+        self._recent = RecentContexts()
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._factory = LiveTurnFactory(
             settings,
@@ -143,8 +145,9 @@ class Turns:
                 user_id, text, conversation_id, parent_id, tip_id, uses_settings=settings is None
             ),
             collections,
-            # With a tip, a repeated request conflicts anyway: its first one moved the conversation on.
-            look_first=conversation_id is None or tip_id is None,
+            # A repeated request cannot begin its turn again, nor follow a tip that its first one has moved on.
+            look_first=conversation_id is not None and tip_id is None,
+            may_begin_unread=parent_id is None,
         )
 
     async def edit(
@@ -433,10 +436,22 @@ class Turns:
         collections: Sequence[str] | None = None,
         *,
         look_first: bool = True,
+        may_begin_unread: bool = False,
     ) -> TurnRef:
+        """``may_begin_unread``: a message at the end of its conversation, whose checks can be left to its write."""
+
+        async def begin_once(turn_id: str, *, may_count_later: bool) -> TurnRef:
+            admitted = self._admitted(user_id, resolve_request, may_count_later=may_count_later)
+            async with admitted as (turn_request, max_running):
+                return await self._begin(user_id, turn_id, settings, turn_request, collections, max_running)
+
         async def begin(turn_id: str) -> TurnRef:
-            async with self._admitted(user_id, resolve_request) as turn_request:
-                return await self._begin(user_id, turn_id, settings, turn_request, collections)
+            if (live := self._live.find(user_id, turn_id)) is not None:
+                return live.ref
+            try:
+                return await begin_once(turn_id, may_count_later=may_begin_unread)
+            except NotBegun:  # what is in its way is told now; the context is no longer cached
+                return await begin_once(turn_id, may_count_later=False)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
 
@@ -448,12 +463,22 @@ class Turns:
         replies: int = 1,
         *,
         is_comparison: bool = False,
-    ) -> AsyncIterator[TurnRequest]:
-        """Admits a request, which is read while the user's replies are counted."""
+        may_count_later: bool = False,
+    ) -> AsyncIterator[tuple[TurnRequest, int | None]]:
+        """Admits a request, which is read while the user's replies are counted.
+
+        Yields it and the most replies of the user that may be running as it begins; None: they were counted.
+        """
         resolving = asyncio.create_task(self._resolve(user_id, resolve_request))
         try:
-            async with self._admission.admit(user_id, replies, is_comparison=is_comparison, request=resolving):
-                yield resolving.result()
+            async with self._admission.admit(
+                user_id,
+                replies,
+                is_comparison=is_comparison,
+                request=resolving,
+                may_count_later=may_count_later and self._records.can_begin_unread,
+            ) as max_running:
+                yield resolving.result(), max_running
         finally:
             resolving.cancel()
 
@@ -473,14 +498,22 @@ class Turns:
         settings: ChatSettings | None,
         turn_request: TurnRequest,
         collections: Sequence[str] | None,
+        max_running: int | None,
     ) -> TurnRef:
         if collections is not None:
             settings = settings or turn_request.context.settings
             settings = settings.model_copy(update={"collections": tuple(collections)})
         live, new = await self._factory.make(user_id, turn_id, settings, turn_request)
-        begin = self._records.resume if new.partial_reply else self._records.begin
-        await self._write([live], lambda: begin(user_id, new))
-        self._launch(live, new, turn_request)
+        read_as_of = turn_request.context.read_as_of
+        begin: Callable[[str, NewTurn], Awaitable[datetime]]
+        if new.partial_reply:
+            begin = self._records.resume
+        elif self._records.can_begin_unread and (read_as_of is not None or max_running is not None):
+            begin = partial(self._records.begin_unread, read_as_of=read_as_of, max_running=max_running)
+        else:
+            begin = self._records.begin
+        updated_at = await self._write([live], lambda: begin(user_id, new))
+        self._launch(live, new, turn_request, updated_at)
         return live.ref
 
     async def _compare(
@@ -492,7 +525,8 @@ class Turns:
         resolve_request: Callable[[], Awaitable[TurnRequest]],
     ) -> tuple[TurnRef, ...]:
         async def begin(turn_id: str) -> TurnRef:
-            async with self._admitted(user_id, resolve_request, len(variants), is_comparison=True) as turn_request:
+            admitted = self._admitted(user_id, resolve_request, len(variants), is_comparison=True)
+            async with admitted as (turn_request, _):
                 return await self._begin_comparison(user_id, turn_id, variants, settings, turn_request)
 
         first = await self._idempotent_starts.start_once(user_id, request_id, begin)
@@ -535,32 +569,40 @@ class Turns:
             ref = live.ref
             turn_request = replace(turn_request, conversation_id=ref.conversation_id, message_id=ref.user_message_id)
         lives = [live for live, _, _ in started]
-        await self._write(lives, lambda: self._records.begin_comparison(user_id, [new for _, new, _ in started]))
+        write = partial(self._records.begin_comparison, user_id, [new for _, new, _ in started])
+        updated_at = await self._write(lives, write)
         refs = tuple(live.ref for live in lives)
         self._comparisons[comparison_id] = refs
         for live, new, request in started:
-            self._launch(live, new, request).add_done_callback(lambda _: self._comparisons.pop(comparison_id, None))
+            self._launch(live, new, request, updated_at).add_done_callback(
+                lambda _: self._comparisons.pop(comparison_id, None)
+            )
         return refs[0]
 
-    async def _write(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[None]]) -> None:
+    async def _write(self, lives: Sequence[LiveTurn], write: Callable[[], Awaitable[Result]]) -> Result:
         """Writes the beginning of turns of one conversation and user."""
 
-        async def forget_and_write() -> None:
+        async def forget_and_write() -> Result:
             self._recent.forget(lives[0].user_id, lives[0].ref.conversation_id)
-            await write()
+            return await write()
 
-        await self._live.begin(lives, forget_and_write)
+        return await self._live.begin(lives, forget_and_write)
 
-    def _launch(self, live: LiveTurn, new: NewTurn, turn_request: TurnRequest) -> asyncio.Task[None]:
+    def _launch(
+        self, live: LiveTurn, new: NewTurn, turn_request: TurnRequest, updated_at: datetime
+    ) -> asyncio.Task[None]:
+        """``updated_at``: of the conversation, as the start of the turn has left it."""
         task = self._live.launch(live)
         task.add_done_callback(lambda _: self._admission.record_tokens(live.user_id, live.tokens))
         if new.partial_reply is None and new.comparison_column == 0:  # of a comparison, the one that is shown
-            task.add_done_callback(lambda _: self._remember(live, turn_request, new.settings))
+            task.add_done_callback(lambda _: self._remember(live, turn_request, new.settings, updated_at))
         if new.title is not None:
             task.add_done_callback(lambda _: self._generate_title(live, turn_request.text))
         return task
 
-    def _remember(self, live: LiveTurn, turn_request: TurnRequest, settings: ChatSettings) -> None:
+    def _remember(
+        self, live: LiveTurn, turn_request: TurnRequest, settings: ChatSettings, updated_at: datetime
+    ) -> None:
         """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
@@ -574,6 +616,7 @@ class Turns:
             omitted_messages=live.ref.omitted_messages,
             context_length=live.ref.context_length,
             allowed_tools=context.allowed_tools,
+            read_as_of=updated_at,
         )
         self._recent.keep(live.user_id, live.ref.conversation_id, after, live.prepared)
 

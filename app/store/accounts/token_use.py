@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import BigInteger, Connection, Integer, String, bindparam, func, select
+from sqlalchemy import BigInteger, Connection, Integer, String, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.store.db.database import Database, is_postgres
-from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
+from app.store.db.models import Account, TokenUse, table_of
 from app.store.db.prepared_statements import JsonRows, Prepared
-from app.store.db.rows import RUNNING
+from app.store.db.rows import count_running_of
 
 
 class TokenUsageRecords:
@@ -44,18 +44,14 @@ class TokenUsageRecords:
         return 0 if row is None else int(row[0])
 
 
-_ACCOUNT, _CONVERSATION, _TURN = table_of(Account), table_of(Conversation), table_of(Turn)
+_ACCOUNT = table_of(Account)
 _TABLE = table_of(TokenUse)
 _KEY = (_TABLE.c.user_id, _TABLE.c.day)
 # Statements of every message sent.
 _USED = Prepared(
     select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 )
-# Looks up the owner of each running reply, which are few: a join may read all of the user's conversations.
-_OWNER = select(_CONVERSATION.c.user_id).where(_CONVERSATION.c.id == _TURN.c.conversation_id).scalar_subquery()
-_RUNNING = Prepared(
-    select(func.count()).select_from(_TURN).where(_TURN.c.status == RUNNING, bindparam("person") == _OWNER)
-)
+_RUNNING = Prepared(count_running_of("person"))
 # Counting needs a statement per database: their upserts differ, and one statement adds all counts on PostgreSQL.
 # Both skip deleted users: one who was deleted meanwhile must not cost the others their counts.
 _NAMES = ["user_id", "day", "tokens"]

@@ -6,7 +6,7 @@ A round trip takes as long as a database thread waits for its next turn on the C
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from app.store.db.models import Conversation, Message, Turn, table_of
 from app.store.db.prepared_statements import JsonRows, Prepared
-from app.store.db.rows import RUNNING
+from app.store.db.rows import RUNNING, count_running_of
 
 _CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 
@@ -39,12 +39,15 @@ class BeginStatement:
     """Writes a conversation, or that it has moved on, a message with its empty reply, and a running turn.
 
     It returns a row if it has written that. It has written nothing if the conversation is missing or another user's, if
-    its tip is not the message's parent, if a reply is being written in it, or if it has had a comparison. Raises
+    its tip is not the message's parent, if a reply is being written in it, or if it has had a comparison; nor if more
+    of the user's replies are running than may be, or the conversation has changed since it was read. Raises
     IntegrityError if a reply has begun just now.
 
     Args:
         conversation: the columns that are set.
         creates_conversation: otherwise it exists.
+        counts_running: limits the user's running replies.
+        checks_change: requires that the conversation is as it was read.
     """
 
     def __init__(
@@ -54,11 +57,18 @@ class BeginStatement:
         turn: Sequence[str],
         *,
         creates_conversation: bool,
+        counts_running: bool,
+        checks_change: bool,
     ) -> None:
         self._conversation = _rows_of(_CONVERSATION, conversation)
         self._messages = _rows_of(_MESSAGE, messages)
         self._turn = _rows_of(_TURN, turn)
-        found = self._created() if creates_conversation else self._updated(conversation)
+        conditions: list[ColumnElement[bool]] = []
+        if counts_running:
+            conditions.append(count_running_of("user_id").scalar_subquery() <= bindparam("max_running"))
+        if checks_change:
+            conditions.append(_CONVERSATION.c.updated_at == bindparam("read_as_of"))
+        found = self._created(conditions) if creates_conversation else self._updated(conversation, conditions)
         message: dict[str, ColumnElement[Any]] = {name: self._messages.table.c[name] for name in messages}
         message["position"] += found.c.position
         of_messages = insert(_MESSAGE).from_select(
@@ -83,12 +93,16 @@ class BeginStatement:
         user_id: str,
         parent_id: str | None,
         lease: timedelta,
+        max_running: int | None,
+        read_as_of: datetime | None,
     ) -> bool:
         """Whether it has written them.
 
         Args:
             messages: their positions are relative to that of the first of them.
             parent_id: of the message before them; None in a new conversation.
+            max_running: the most replies of the user that may be running, if that is limited.
+            read_as_of: the conversation's ``updated_at`` when it was read, if that is checked.
         """
         given = {
             "new_conversation": self._conversation.parameter([conversation.values()]),
@@ -96,14 +110,16 @@ class BeginStatement:
             "new_turn": self._turn.parameter([turn.values()]),
         }
         ids = {"conversation_id": turn["conversation_id"], "user_id": user_id, "parent_id": parent_id}
-        return self._statement.row(connection, {**given, **ids, "lease": lease}) is not None
+        checked = {"max_running": max_running, "read_as_of": read_as_of}
+        return self._statement.row(connection, {**given, **ids, **checked, "lease": lease}) is not None
 
-    def _created(self) -> CTE:
+    def _created(self, conditions: Sequence[ColumnElement[bool]]) -> CTE:
         values = self._conversation.table.c
-        new = insert(_CONVERSATION).from_select(values.keys(), select(*values), include_defaults=False)
+        row = select(*values).where(*conditions)
+        new = insert(_CONVERSATION).from_select(values.keys(), row, include_defaults=False)
         return new.returning(literal(0).label("position")).cte("found")
 
-    def _updated(self, columns: Sequence[str]) -> CTE:
+    def _updated(self, columns: Sequence[str], conditions: Sequence[ColumnElement[bool]]) -> CTE:
         parent = _MESSAGE.alias("parent")
         # A reply that another transaction starts while this statement waits for the row is not seen here. Column 0
         # may run only once, by a unique index; where there are other columns, the transaction looks again.
@@ -121,6 +137,7 @@ class BeginStatement:
                 parent.c.id == bindparam("parent_id"),
                 parent.c.deletion.is_(None),
                 ~in_the_way.exists(),
+                *conditions,
             )
             .values({name: self._conversation.table.c[name] for name in columns})
             .returning((parent.c.position + 1).label("position"))
@@ -130,10 +147,23 @@ class BeginStatement:
 
 @cache
 def begin_statement(
-    conversation: tuple[str, ...], messages: tuple[str, ...], turn: tuple[str, ...], *, creates_conversation: bool
+    conversation: tuple[str, ...],
+    messages: tuple[str, ...],
+    turn: tuple[str, ...],
+    *,
+    creates_conversation: bool,
+    counts_running: bool,
+    checks_change: bool,
 ) -> BeginStatement:
     """The statement for these columns."""
-    return BeginStatement(conversation, messages, turn, creates_conversation=creates_conversation)
+    return BeginStatement(
+        conversation,
+        messages,
+        turn,
+        creates_conversation=creates_conversation,
+        counts_running=counts_running,
+        checks_change=checks_change,
+    )
 
 
 def _rows_of(table: Table, columns: Sequence[str]) -> JsonRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, select
@@ -37,6 +38,8 @@ class TurnContext:
     omitted_messages: int = 0  #: left out of the parent's prompt
     context_length: int | None = None  #: of the model that wrote the parent
     allowed_tools: tuple[str, ...] = ()  #: that the user has allowed for the whole conversation
+    #: The conversation's ``updated_at`` when it was so, to be checked by the write that rests on it; None: just read.
+    read_as_of: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -61,6 +61,10 @@ class NewTurn:
     model: str
     omitted_messages: int = 0
     context_length: int | None = None
+
+
+class NotBegun(Exception):
+    """Something is in the way of a message, or what it was based on has changed: nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +129,10 @@ class TurnRecords:
         self._lease_time = timedelta(seconds=lease_seconds)
         self._writes = ReplyWriter(database, owner, lease_seconds)
 
-    async def resume(self, user_id: str, new: NewTurn) -> None:
+    async def resume(self, user_id: str, new: NewTurn) -> datetime:
         """Runs the turn ``new.turn_id`` again to write the rest of its reply.
+
+        Returns the conversation's ``updated_at``, as :meth:`begin`.
 
         Raises:
             NotFound: the reply is gone.
@@ -161,17 +167,46 @@ class TurnRecords:
             notify(session, Channel.CHANGED, turn.id)
 
         await self._start(self._database.write(work))
+        return now
 
-    async def begin(self, user_id: str, new: NewTurn) -> None:
+    async def begin(self, user_id: str, new: NewTurn) -> datetime:
         """Writes the (conversation,) message, empty reply and running turn, all or nothing.
+
+        Returns the conversation's ``updated_at``, which every start of a reply changes.
 
         Raises:
             NotFound: the conversation, or the message before this one, is gone.
             Conflict: a reply is being written there, or the tip has changed.
         """
-        await self.begin_comparison(user_id, [new])
+        return await self.begin_comparison(user_id, [new])
 
-    async def begin_comparison(self, user_id: str, compared: Sequence[NewTurn]) -> None:
+    async def begin_unread(
+        self, user_id: str, new: NewTurn, *, read_as_of: datetime | None, max_running: int | None
+    ) -> datetime:
+        """As :meth:`begin`, for a message whose checks were left to the database. PostgreSQL only.
+
+        Args:
+            new: a message that begins a conversation, or follows its tip.
+            read_as_of: the conversation's ``updated_at`` when it was as this process knows it; None: it was just read.
+            max_running: the most replies of the user that may be running; None: they were counted.
+
+        Raises:
+            NotBegun: something is in its way, or the conversation has changed.
+            Conflict: a reply has begun just now, or this turn had begun before.
+        """
+        now = datetime.now(UTC)
+        values = _conversation_values(user_id, new, now)
+        work = partial(self._begin_at_once, user_id, new, values, now, read_as_of, max_running)
+        if not await self._start(self._database.write_statement(work)):
+            raise NotBegun
+        return now
+
+    @property
+    def can_begin_unread(self) -> bool:
+        """Whether there is :meth:`begin_unread`."""
+        return self._database.is_postgres
+
+    async def begin_comparison(self, user_id: str, compared: Sequence[NewTurn]) -> datetime:
         """As :meth:`begin`, for several replies to one message. The first creates the message, and is shown.
 
         Raises:
@@ -179,13 +214,7 @@ class TurnRecords:
         """
         now = datetime.now(UTC)
         new = compared[0]
-        values = {"tip_message_id": new.message_id, "updated_at": now}
-        values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
-        if new.save_settings:
-            values["settings"] = settings_row(new.conversation_settings or new.settings)
-        if new.title is not None:
-            born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
-            values = {"settings": {}, **born, **values}
+        values = _conversation_values(user_id, new, now)
 
         def work(connection: Connection) -> None:
             if new.title is not None:
@@ -199,21 +228,15 @@ class TurnRecords:
                 lease = {"lease": self._lease_time, "lease_until": now + self._lease_time}
                 insert_turn.run(connection, self._turn(each, now) | lease)
 
-        def work_at_once(connection: Connection) -> bool:
-            turn, messages = self._turn(new, now), _messages(new, 0, now)
-            statement = begin_statement(
-                tuple(values), tuple(messages[0]), tuple(turn), creates_conversation=new.title is not None
-            )
-            lease, parent_id = self._lease_time, new.parent_id
-            return statement.run(connection, values, messages, turn, user_id=user_id, parent_id=parent_id, lease=lease)
-
         is_after_tip = new.parent_is_tip and new.parent_id is not None
         is_one_message = len(compared) == 1 and new.text is not None and (new.title is not None or is_after_tip)
-        is_simple = self._database.is_postgres and is_one_message
+        if is_one_message and self._database.is_postgres:
+            at_once = partial(self._begin_at_once, user_id, new, values, now, None, None)
+            if await self._start(self._database.write_statement(at_once)):
+                return now
         # If something is in its way, the transaction raises the error, unless it no longer is.
-        if is_simple and await self._start(self._database.write_statement(work_at_once)):
-            return
         await self._start(self._database.write_rows(work))
+        return now
 
     async def checkpoint(
         self,
@@ -342,6 +365,38 @@ class TurnRecords:
 
         await self._database.write(work)
 
+    def _begin_at_once(
+        self,
+        user_id: str,
+        new: NewTurn,
+        conversation: Mapping[str, Any],
+        now: datetime,
+        read_as_of: datetime | None,
+        max_running: int | None,
+        connection: Connection,
+    ) -> bool:
+        """Whether one statement has begun the turn."""
+        turn, messages = self._turn(new, now), _messages(new, 0, now)
+        statement = begin_statement(
+            tuple(conversation),
+            tuple(messages[0]),
+            tuple(turn),
+            creates_conversation=new.title is not None,
+            counts_running=max_running is not None,
+            checks_change=read_as_of is not None,
+        )
+        return statement.run(
+            connection,
+            conversation,
+            messages,
+            turn,
+            user_id=user_id,
+            parent_id=new.parent_id,
+            lease=self._lease_time,
+            max_running=max_running,
+            read_as_of=read_as_of,
+        )
+
     def _turn(self, new: NewTurn, now: datetime) -> dict[str, Any]:
         """The row of a new turn, without its lease."""
         return {
@@ -375,6 +430,18 @@ class TurnRecords:
 
     def _lease(self, session: Session) -> datetime | ColumnElement[datetime]:
         return lease_until(session, self._lease_seconds)
+
+
+def _conversation_values(user_id: str, new: NewTurn, now: datetime) -> dict[str, Any]:
+    """The column values of the conversation of a new turn, all of them if the turn creates it."""
+    values: dict[str, Any] = {"tip_message_id": new.message_id, "updated_at": now}
+    values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
+    if new.save_settings:
+        values["settings"] = settings_row(new.conversation_settings or new.settings)
+    if new.title is None:
+        return values
+    born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
+    return {"settings": {}, **born, **values}
 
 
 def _has_changed(message: Message, read: PartialReply | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, CursorResult, Delete, Update, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, CursorResult, Delete, Select, Update, bindparam, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -13,7 +13,7 @@ from app.domain.citations import citations_of
 from app.domain.feedback import FeedbackView
 from app.domain.views import UNKNOWN_MODEL, MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
-from app.store.db.models import Account, Conversation, Message, Turn
+from app.store.db.models import Account, Conversation, Message, Turn, table_of
 
 _ID = re.compile(r"[0-9a-f-]{36}")
 
@@ -22,6 +22,16 @@ NO_CONVERSATION = "There is no such conversation. It may have been deleted."
 #: The status of a turn whose reply is being written. A constant in a statement's text, not a parameter: a partial index
 #: needs that, whatever plan PostgreSQL keeps.
 RUNNING: ColumnElement[str] = literal_column("'running'")
+
+
+def count_running_of(user_id: str) -> Select[tuple[int]]:
+    """The query that counts the running replies of the user whose id is the parameter ``user_id``.
+
+    Looks up the owner of each running reply, which are few: a join may read all of the user's conversations.
+    """
+    conversation, turn = table_of(Conversation), table_of(Turn)
+    owner = select(conversation.c.user_id).where(conversation.c.id == turn.c.conversation_id).scalar_subquery()
+    return select(func.count()).select_from(turn).where(turn.c.status == RUNNING, bindparam(user_id) == owner)
 
 
 def change_rows(session: Session, statement: Update | Delete) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,13 +20,14 @@ from app.domain.views import MessageStatus, ReplyStats
 from app.errors import Conflict, NotFound
 from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_contexts import BUSY, MOVED_ON
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import NewTurn, NotBegun, TurnRecords
 from app.store.db import driver
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, Turn, table_of
 from testing.databases import PostgresServer
 from testing.turns import new_turn
 from testing.waiting import eventually
+from tests.app.conftest import add_user
 
 SETTINGS = ChatSettings(system_prompt='"Größe" \\ \n', temperature=0.25)
 ENDED = TurnOutcome(text="answer", status=MessageStatus.COMPLETE, token_ids=(1, -2))
@@ -36,6 +39,11 @@ async def database(postgres: PostgresServer) -> AsyncIterator[Database]:
     opened = Database(postgres.migrated())
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def stranger(database: Database) -> str:
+    return await add_user(database)
 
 
 @pytest.fixture
@@ -126,9 +134,9 @@ async def test_of_many_at_once_one_begins(database: Database, records: TurnRecor
         outcomes = await asyncio.gather(
             *(one.begin(ME, new) for one, new in zip((records, *others), nexts, strict=True)), return_exceptions=True
         )
-        begun = [new for new, outcome in zip(nexts, outcomes, strict=True) if outcome is None]
+        begun = [new for new, outcome in zip(nexts, outcomes, strict=True) if isinstance(outcome, datetime)]
         assert len(begun) == 1
-        assert {str(outcome) for outcome in outcomes if outcome is not None} <= {BUSY}
+        assert {str(outcome) for outcome in outcomes if not isinstance(outcome, datetime)} <= {BUSY}
         (last,) = begun
         records = (records, *others)[nexts.index(last)]
         others = [TurnRecords(database, new_id(), lease_seconds=60) for _ in range(7)]
@@ -157,6 +165,67 @@ async def test_a_later_column_that_goes_on_meanwhile_is_in_the_way(database: Dat
         other.commit()
         with pytest.raises(Conflict, match=BUSY):
             await begun
+
+
+async def test_a_conversation_that_has_changed_since_it_was_read_gets_no_message(
+    database: Database, records: TurnRecords
+) -> None:
+    first = new_turn()
+    read_as_of = await records.begin(ME, first)
+    await records.finish(ME, first.turn_id, ENDED)
+    before = await stored(database, first)
+    for moment in (read_as_of + timedelta(microseconds=1), read_as_of - timedelta(microseconds=1)):
+        with pytest.raises(NotBegun):
+            await records.begin_unread(ME, following(first), read_as_of=moment, max_running=None)
+    with pytest.raises(NotBegun):
+        await records.begin_unread(new_id(), following(first), read_as_of=read_as_of, max_running=None)
+    assert await stored(database, first) == before
+    second = following(first)
+    read_as_of = await records.begin_unread(ME, second, read_as_of=read_as_of, max_running=None)
+    await records.finish(ME, second.turn_id, ENDED)
+    await records.begin_unread(ME, following(second), read_as_of=read_as_of, max_running=0)
+
+
+async def test_a_reply_that_goes_on_elsewhere_meanwhile_is_a_change(database: Database, records: TurnRecords) -> None:
+    """Also if it has ended again before the statement sees it: its text is another one."""
+    first = new_turn()
+    read_as_of = await records.begin(ME, first)
+    await records.finish(ME, first.turn_id, ENDED)
+    url = database._writer.url.render_as_string(hide_password=False).replace("+psycopg", "")
+    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as observer:
+        resumed = "UPDATE conversation SET updated_at = now() WHERE id = %s"
+        other.execute(resumed, (first.conversation_id,))
+        begun = asyncio.create_task(records.begin_unread(ME, following(first), read_as_of=read_as_of, max_running=9))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await eventually(lambda: observer.execute(waiting).fetchone() != (0,))
+        other.commit()
+        with pytest.raises(NotBegun):
+            await begun
+
+
+async def test_the_users_running_replies_are_limited(database: Database, records: TurnRecords, stranger: str) -> None:
+    begin = partial(records.begin_unread, read_as_of=None)
+    for user in (ME, stranger, stranger):
+        await begin(user, new_turn(), max_running=2)
+    refused = new_turn()
+    with pytest.raises(NotBegun):
+        await begin(ME, refused, max_running=0)
+    assert await stored(database, refused) == {"conversation": [], "message": [], "turn": []}
+    last = new_turn()
+    await begin(ME, last, max_running=1)
+    await records.finish(ME, last.turn_id, ENDED)
+    with pytest.raises(NotBegun):
+        await begin(ME, following(last), max_running=0)
+    await begin(ME, following(last), max_running=1)
+
+
+async def test_a_turn_begins_once(records: TurnRecords) -> None:
+    first = new_turn()
+    await records.begin_unread(ME, first, read_as_of=None, max_running=9)
+    await records.finish(ME, first.turn_id, ENDED)
+    again = replace(new_turn(), turn_id=first.turn_id)
+    with pytest.raises(Conflict):
+        await records.begin_unread(ME, again, read_as_of=None, max_running=9)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 5e-324])

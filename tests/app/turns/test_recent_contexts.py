@@ -71,19 +71,14 @@ def page(services: Services, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     return Page(services, engine, monkeypatch)
 
 
-@pytest.fixture
-def on_sqlite(database_url: str | None) -> bool:
-    return database_url is None
-
-
-async def test_the_model_reads_all_that_was_said(page: Page, on_sqlite: bool) -> None:
+async def test_the_model_reads_all_that_was_said(page: Page) -> None:
     await page.ask("one", "1")
     await page.ask("two", "2")
     page.reads = 0
     await page.ask("three", "3")
     assert page.prompt == ["one", "1", "two", "2", "three"]
-    assert page.reads == (0 if on_sqlite else 1)  # where another process may write, it is read each time
-    page.services.turns._recent = RecentContexts(is_alone=False)
+    assert page.reads == 0
+    page.services.turns._recent = RecentContexts()
     remembered = page.engine.calls[-1][0]
     await page.hear(await page.services.turns.regenerate(ME, page.shown.message_id))  # type: ignore[union-attr]
     assert page.engine.calls[-1][0] == remembered  # with the same token ids
@@ -181,15 +176,12 @@ async def test_old_ones_are_forgotten(engine: FakeEngine) -> None:
         path = (PathMessage(Role.USER, "x" * length),)
         return TurnContext(parent_id="tip", path=path, settings=SETTINGS, streaming=False)
 
-    recent, shared = RecentContexts(is_alone=True, max_chars=100), RecentContexts(is_alone=False, max_chars=100)
+    recent = RecentContexts(max_chars=100)
     for number in range(10):
-        for each in (recent, shared):
-            each.keep(ME, str(number), context(40), prompt)
+        recent.keep(ME, str(number), context(40), prompt)
     kept = [False] * 8 + [True] * 2
     assert [recent.find(ME, str(number), "tip") is not None for number in range(10)] == kept
     assert [recent.previous_prompt(ME, str(number)) is prompt for number in range(10)] == kept
-    assert [shared.find(ME, str(number), "tip") for number in range(10)] == [None] * 10
-    assert [shared.previous_prompt(ME, str(number)) is prompt for number in range(10)] == kept
     assert recent.find(ME, "9", "another tip") is None
     assert recent.find("somebody else", "9", "tip") is None
     assert recent.previous_prompt("somebody else", "9") is None
@@ -205,7 +197,7 @@ async def test_a_system_prompt_counts(engine: FakeEngine) -> None:
     """It is the longest part of a short chat at a desk with long instructions, and each chat's prompt holds it."""
     prompt = await engine.prepare([{"role": "system", "content": "x" * 40}, {"role": "user", "content": "hi"}])
     path = (PathMessage(Role.USER, "hi"), PathMessage(Role.ASSISTANT, "hello"))
-    recent = RecentContexts(is_alone=True, max_chars=100)
+    recent = RecentContexts(max_chars=100)
     for number in range(10):
         recent.keep(ME, str(number), TurnContext("tip", path, SETTINGS, streaming=False), prompt)
     kept = [recent.previous_prompt(ME, str(number)) is not None for number in range(10)]

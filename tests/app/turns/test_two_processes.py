@@ -12,16 +12,19 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
+from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.views import MessageStatus
-from app.errors import Conflict, EngineUnavailable, NotFound
+from app.errors import Conflict, EngineUnavailable, NotFound, TooManyRequests
 from app.store.db import notifications
 from app.store.db.models import Message, Turn
 from app.turns import stored_replies
 from app.turns.events import TurnText
 from app.turns.service import TurnRef
 from testing.databases import PostgresServer
+from testing.waiting import eventually
 from tests.app.conftest import add_user
+from tests.app.desk import SECRET
 from tests.app.two_processes import QUICK, SLOW, Process, Start, end_of, processes, text_of, until
 
 pytestmark = pytest.mark.timeout(50)  # less than SLOW
@@ -250,3 +253,89 @@ async def test_one_request_that_comes_to_both_is_one_message(start: Start, new: 
         await b.read(one.turn_id)
     turns = await a.services.database.read(lambda session: session.scalar(select(func.count(Turn.id))))
     assert turns == 6
+
+
+async def test_a_reply_that_went_on_elsewhere_is_followed_as_it_is_now(start: Start) -> None:
+    """The process that wrote its first half knows the conversation from then."""
+    a, b = await start(), await start()
+    await a.listening()
+    ref = await begun(a, asyncio.Event())
+    await a.engine.started.wait()
+    await until(lambda: written(b, ref, "one"))
+    await a.services.turns.stop(ME, ref.turn_id)
+    b.engine.say(" whole")
+    await b.read((await b.services.turns.resume(ME, ref.message_id)).turn_id)
+    assert await asked(a, ref) == ["go", "one whole"]
+
+
+async def test_a_reply_further_up_that_went_on_elsewhere_is_read_as_it_is_now(start: Start) -> None:
+    """The last message is the same again, and its own turn is as it was."""
+    a, b = await start(), await start()
+    await a.listening()
+    first = await begun(a, asyncio.Event())
+    await a.engine.started.wait()
+    await until(lambda: written(b, first, "one"))
+    await a.services.turns.stop(ME, first.turn_id)
+    second = await follow(a, first, "more")
+    await a.read(second.turn_id)
+    deletion = await b.services.deletions.delete(ME, second.user_message_id)
+    b.engine.say(" whole")
+    await b.read((await b.services.turns.resume(ME, first.message_id)).turn_id)
+    await b.services.deletions.undo(ME, deletion.deletion_id)
+    assert await asked(a, second) == ["go", "one whole", "more", "Hello, world."]
+
+
+async def follow(process: Process, last: TurnRef, text: str, **given: object) -> TurnRef:
+    """Sends as the page does, which knows the last message and has settings."""
+    where = {"conversation_id": last.conversation_id, "tip_id": last.message_id}
+    return await process.services.turns.start(ME, text=text, settings=ChatSettings(), **where, **given)  # type: ignore[arg-type]
+
+
+async def asked(process: Process, last: TurnRef) -> list[str]:
+    """What the model reads before the next message."""
+    await process.read((await follow(process, last, "next")).turn_id)
+    (*before, message) = process.engine.calls[-1][0]
+    assert message["content"] == "next"
+    return [one["content"] for one in before]
+
+
+ACCOUNTS = {"accounts": True, "secret_key": SECRET}
+
+
+async def test_replies_that_another_process_writes_count_and_what_is_refused_is_no_message(start: Start) -> None:
+    limits = ACCOUNTS | {"concurrent_replies": 1, "messages_per_minute": 2}
+    a, b = await start(**limits), await start(**limits)
+    known = await a.services.turns.start(ME, text="hi")
+    await a.read(known.turn_id)
+    end = asyncio.Event()
+    running = await begun(b, end)
+    for number in range(3):
+        with pytest.raises(TooManyRequests, match="1 reply in progress"):
+            await a.services.turns.start(ME, text="hi", request_id=f"new {number}")
+        with pytest.raises(TooManyRequests, match="1 reply in progress"):
+            await follow(a, known, "more", request_id=f"known {number}")
+    await until_idle(a)
+    count = await a.services.database.read(lambda session: session.scalar(select(func.count(Message.id))))
+    assert count == 4
+    end.set()
+    await b.read(running.turn_id)
+    await a.read((await follow(a, known, "more")).turn_id)
+
+
+async def test_a_repeated_request_is_not_refused_for_its_own_reply_elsewhere(start: Start) -> None:
+    limits = ACCOUNTS | {"concurrent_replies": 1, "messages_per_minute": 1}
+    a, b = await start(**limits), await start(**limits)
+    end = asyncio.Event()
+    b.engine.say("one", " two", gates={1: end})
+    first = await b.services.turns.start(ME, text="hi", request_id="r")
+    assert await a.services.turns.start(ME, text="hi", request_id="r") == first
+    assert await b.services.turns.start(ME, text="hi", request_id="r") == first
+    end.set()
+    await b.read(first.turn_id)
+    assert await a.services.turns.start(ME, text="hi", request_id="r") == first
+    await until_idle(a)
+
+
+async def until_idle(process: Process) -> None:
+    """Until nothing is generated in vain."""
+    await eventually(lambda: not process.engine.running and not process.services.turns.running_turn_ids())
