@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, select, update
+from sqlalchemy import ColumnElement, bindparam, case, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.accounts import SessionView
@@ -130,17 +130,10 @@ class LoginSessions:
 
     async def find(self, token_hash: str) -> ActiveSession | None:
         """The session with this token hash; None if there is none, it has expired, or its user is disabled."""
-
-        parameters = {"token_hash": token_hash, "now": datetime.now(UTC)}
-
-        def work(connection: Connection) -> ActiveSession | None:
-            row = _KNOWN.row(connection, parameters)
-            if row is None:
-                return None
-            id, user_id, role, last_seen_at = row
+        rows = await self._database.read_statement(_KNOWN, {"token_hash": token_hash, "now": datetime.now(UTC)})
+        for id, user_id, role, last_seen_at in rows:
             return ActiveSession(id, user_id, UserRole(role), last_seen_at)
-
-        return await self._database.read_rows(work)
+        return None
 
     async def find_provided(self, user_id: str, id: str) -> ProvidedSession | None:
         """The provider's part of a session; None if the session is missing or did not begin at a provider."""

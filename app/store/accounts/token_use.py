@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import BigInteger, Connection, Integer, String, bindparam, select
+from sqlalchemy import BigInteger, Integer, String, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.store.db.database import Database, is_postgres
+from app.store.db.database import Database
 from app.store.db.models import Account, TokenUse, table_of
 from app.store.db.prepared_statements import JsonRows, Prepared
 from app.store.db.rows import count_running_of
@@ -24,24 +24,22 @@ class TokenUsageRecords:
         """Adds tokens, by user id, to today's counts."""
         rows = [{"person": user_id, "today": today(), "spent": tokens} for user_id, tokens in sorted(spent.items())]
 
-        def work(connection: Connection) -> None:
-            if is_postgres(connection):
-                _ADD_POSTGRES.run(connection, {"spent": _SPENT.parameter(row.values() for row in rows)})
-            else:
-                _ADD.run_each(connection, rows)
-
-        await self._database.write_statement(work)
+        if self._database.is_postgres:
+            parameters = {"spent": _SPENT.parameter(row.values() for row in rows)}
+            await self._database.write_statement(_ADD_POSTGRES, parameters)
+        else:
+            await self._database.write_rows(lambda connection: _ADD.run_each(connection, rows))
 
     async def of_today(self, user_id: str) -> int:
         """The tokens of the user's replies today."""
         parameters = {"person": user_id, "today": today()}
-        row = await self._database.read_rows(lambda connection: _USED.row(connection, parameters))
-        return 0 if row is None else int(row[0])
+        rows = await self._database.read_statement(_USED, parameters)
+        return int(rows[0][0]) if rows else 0
 
     async def replies_under_way(self, user_id: str) -> int:
         """How many replies are being written for the user, in all processes."""
-        row = await self._database.read_rows(lambda connection: _RUNNING.row(connection, {"person": user_id}))
-        return 0 if row is None else int(row[0])
+        ((count,),) = await self._database.read_statement(_RUNNING, {"person": user_id})
+        return int(count)
 
 
 _ACCOUNT = table_of(Account)

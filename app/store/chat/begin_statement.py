@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import (
     CTE,
     ColumnElement,
-    Connection,
     Interval,
     Table,
     bindparam,
@@ -81,11 +80,10 @@ class BeginStatement:
             select(*(self._turn.table.c[name] for name in turn), lease_until).select_from(found, self._turn.table),
             include_defaults=False,
         )
-        self._statement = Prepared(of_turn.add_cte(of_messages.cte("messages")).returning(_TURN.c.id))
+        self.statement = Prepared(of_turn.add_cte(of_messages.cte("messages")).returning(_TURN.c.id))
 
-    def run(
+    def parameters(
         self,
-        connection: Connection,
         conversation: Values,
         messages: Sequence[Values],
         turn: Values,
@@ -95,8 +93,8 @@ class BeginStatement:
         lease: timedelta,
         max_running: int | None,
         read_as_of: datetime | None,
-    ) -> bool:
-        """Whether it has written them.
+    ) -> dict[str, Any]:
+        """The parameters of :attr:`statement`.
 
         Args:
             messages: their positions are relative to that of the first of them.
@@ -111,7 +109,7 @@ class BeginStatement:
         }
         ids = {"conversation_id": turn["conversation_id"], "user_id": user_id, "parent_id": parent_id}
         checked = {"max_running": max_running, "read_as_of": read_as_of}
-        return self._statement.row(connection, {**given, **ids, **checked, "lease": lease}) is not None
+        return {**given, **ids, **checked, "lease": lease}
 
     def _created(self, conditions: Sequence[ColumnElement[bool]]) -> CTE:
         values = self._conversation.table.c

@@ -11,7 +11,7 @@ PostgreSQL has no group commit: there, the checkpoints of one tick would be a tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -139,14 +139,8 @@ class ReplyWriter:
         return transactions.values()
 
     async def _write_batch(self, batch: Sequence[_Pending]) -> None:
-        if not self._database.is_postgres:
-            run, work = self._database.write_rows, self._on_sqlite
-        elif any(one.collections for one in batch):
-            run, work = self._database.write_rows, self._on_postgres
-        else:
-            run, work = self._database.write_statement, self._on_postgres
         try:
-            statuses = await run(lambda connection: work(connection, batch))
+            statuses = await self._statuses(batch)
         except BaseException as error:
             for one in batch:
                 if not one.written.done():
@@ -157,6 +151,24 @@ class ReplyWriter:
         for one in batch:
             if not one.written.done():
                 one.written.set_result(statuses.get(one.write.turn_id, LeaseStatus.LOST))
+
+    async def _statuses(self, batch: Sequence[_Pending]) -> dict[str, LeaseStatus]:
+        """Writes a batch. Returns the status of each turn that was written."""
+        if not self._database.is_postgres:
+            return await self._database.write_rows(lambda connection: self._on_sqlite(connection, batch))
+        last = {one.write.turn_id: one for one in batch}  # of two writes of one turn, the later one holds
+        kind = batch[0].kind
+        statement, parameters = _write_statement(kind), self._parameters(kind, last.values())
+        if not any(one.collections for one in batch):
+            return _statuses(await self._database.write_statement(statement, parameters))
+
+        def with_gaps(connection: Connection) -> dict[str, LeaseStatus]:
+            rows = statement.rows(connection, parameters)
+            for row in _running_turns(rows):  # the conversations are locked, in their order
+                _write_gap(connection, last[row.id], row)
+            return _statuses(rows)
+
+        return await self._database.write_rows(with_gaps)
 
     def _on_sqlite(self, connection: Connection, batch: Sequence[_Pending]) -> dict[str, LeaseStatus]:
         rows = _OWN_TURNS.rows(connection, {"owner": self._owner, "turns": [one.write.turn_id for one in batch]})
@@ -179,19 +191,11 @@ class ReplyWriter:
             _write_gap(connection, one, row)
         return {row.id: row.lease_status for _, row in todo}
 
-    def _on_postgres(self, connection: Connection, batch: Sequence[_Pending]) -> dict[str, LeaseStatus]:
-        last = {one.write.turn_id: one for one in batch}  # of two writes of one turn, the later one holds
-        written = _written_columns(batch[0].kind)
+    def _parameters(self, kind: _Kind, writes: Iterable[_Pending]) -> dict[str, Any]:
         values = [
-            (one.write.turn_id, one.write.user_id, *one.of_turn.values(), *one.of_message.values())
-            for one in last.values()
+            (one.write.turn_id, one.write.user_id, *one.of_turn.values(), *one.of_message.values()) for one in writes
         ]
-        parameters = {"owner": self._owner, "lease": self._lease, "written": written.parameter(values)}
-        rows = _write_statement(batch[0].kind).rows(connection, parameters)
-        found = [_RunningTurn(*row[: len(_RunningTurn._fields)]) for row in rows]
-        for row in found:  # the conversations are locked, in their order
-            _write_gap(connection, last[row.id], row)
-        return {row.id: row.lease_status for row in found}
+        return {"owner": self._owner, "lease": self._lease, "written": _written_columns(kind).parameter(values)}
 
 
 def _values(write: ReplyWrite) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -253,6 +257,14 @@ class _RunningTurn(NamedTuple):
     @property
     def lease_status(self) -> LeaseStatus:
         return LeaseStatus.RUNNING if self.stop_requested_at is None else LeaseStatus.STOP_REQUESTED
+
+
+def _running_turns(rows: Iterable[tuple[Any, ...]]) -> list[_RunningTurn]:
+    return [_RunningTurn(*row[: len(_RunningTurn._fields)]) for row in rows]
+
+
+def _statuses(rows: Iterable[tuple[Any, ...]]) -> dict[str, LeaseStatus]:
+    return {row.id: row.lease_status for row in _running_turns(rows)}
 
 
 _RUNNING_TURNS = select(*(_TURN.c[name] for name in _RunningTurn._fields)).where(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 import psycopg
@@ -196,8 +196,7 @@ class TurnRecords:
         """
         now = datetime.now(UTC)
         values = _conversation_values(user_id, new, now)
-        work = partial(self._begin_at_once, user_id, new, values, now, read_as_of, max_running)
-        if not await self._start(self._database.write_statement(work)):
+        if not await self._begin_at_once(user_id, new, values, now, read_as_of, max_running):
             raise NotBegun
         return now
 
@@ -230,10 +229,9 @@ class TurnRecords:
 
         is_after_tip = new.parent_is_tip and new.parent_id is not None
         is_one_message = len(compared) == 1 and new.text is not None and (new.title is not None or is_after_tip)
-        if is_one_message and self._database.is_postgres:
-            at_once = partial(self._begin_at_once, user_id, new, values, now, None, None)
-            if await self._start(self._database.write_statement(at_once)):
-                return now
+        is_simple = is_one_message and self._database.is_postgres
+        if is_simple and await self._begin_at_once(user_id, new, values, now):
+            return now
         # If something is in its way, the transaction raises the error, unless it no longer is.
         await self._start(self._database.write_rows(work))
         return now
@@ -365,19 +363,18 @@ class TurnRecords:
 
         await self._database.write(work)
 
-    def _begin_at_once(
+    async def _begin_at_once(
         self,
         user_id: str,
         new: NewTurn,
         conversation: Mapping[str, Any],
         now: datetime,
-        read_as_of: datetime | None,
-        max_running: int | None,
-        connection: Connection,
+        read_as_of: datetime | None = None,
+        max_running: int | None = None,
     ) -> bool:
         """Whether one statement has begun the turn."""
         turn, messages = self._turn(new, now), _messages(new, 0, now)
-        statement = begin_statement(
+        begin = begin_statement(
             tuple(conversation),
             tuple(messages[0]),
             tuple(turn),
@@ -385,8 +382,7 @@ class TurnRecords:
             counts_running=max_running is not None,
             checks_change=read_as_of is not None,
         )
-        return statement.run(
-            connection,
+        parameters = begin.parameters(
             conversation,
             messages,
             turn,
@@ -396,6 +392,7 @@ class TurnRecords:
             max_running=max_running,
             read_as_of=read_as_of,
         )
+        return bool(await self._start(self._database.write_statement(begin.statement, parameters)))
 
     def _turn(self, new: NewTurn, now: datetime) -> dict[str, Any]:
         """The row of a new turn, without its lease."""

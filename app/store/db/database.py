@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,8 +15,10 @@ from sqlalchemy.pool import StaticPool
 from app.concurrency.cpu_affinity import WAITING_NICENESS, WORKING_NICENESS, become_background_thread
 from app.errors import StorageUnavailable
 from app.store.db import driver
+from app.store.db.async_statements import AsyncStatements
 from app.store.db.connection_checks import ping_after_pauses
 from app.store.db.group_commit import GroupCommit
+from app.store.db.prepared_statements import Prepared
 from app.store.db.transaction import (
     CORE_MODE,
     ORM_MODE,
@@ -32,12 +34,15 @@ Result = TypeVar("Result")
 IN_MEMORY = "sqlite://"
 READERS = 4
 POSTGRES_CONNECTIONS = 8
+#: Further connections for single statements. A commit waits for the disk, so several are under way.
+STATEMENT_CONNECTIONS = 8
 #: The ``application_name`` of a server's PostgreSQL connections, which tells them from those of CLI commands.
 SERVER_NAME = "deskmate server"
 CONNECT_TIMEOUT_SECONDS = 10
 BUSY_TIMEOUT_MS = 5000
 JOURNAL_SIZE_LIMIT = 64 * 2**20
 IDLE_TRANSACTION_SECONDS = 10
+_LIMIT_LOCK_WAITS = f"SET lock_timeout = {BUSY_TIMEOUT_MS}"
 
 
 class Database:
@@ -62,6 +67,7 @@ class Database:
         """
         self._closed = False
         self._commits: GroupCommit | None = None  # SQLite only
+        self._statements: AsyncStatements | None = None  # PostgreSQL only
         if url == IN_MEMORY:
             self._writer = self._reader = sqlite_engine(url, connections=1)
             self._write_threads = self._read_threads = _threads(1, "database-memory")
@@ -77,6 +83,7 @@ class Database:
             _limit_waits(self._writer)
             _begin_explicitly(self._writer)
             self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database", WAITING_NICENESS)
+            self._statements = _async_statements(self._writer)
         self.is_postgres = self._commits is None  #: otherwise it is SQLite
         self._statement_mode = STATEMENT_MODE if self.is_postgres else CORE_MODE
 
@@ -98,6 +105,20 @@ class Database:
         result: Result = await self._read(self._reader, self._statement_mode, work)
         return result
 
+    async def read_statement(self, statement: Prepared, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """As :meth:`read_rows`, for one query, whose rows it returns. On PostgreSQL it needs no thread."""
+        self._refuse_when_closed()
+        if self._statements is not None:
+            return await self._statements.read(statement, parameters)
+        return await self.read_rows(lambda connection: statement.rows(connection, parameters))
+
+    async def write_statement(self, statement: Prepared, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """As :meth:`write_rows`, for one statement, whose rows it returns. On PostgreSQL it needs no thread."""
+        self._refuse_when_closed()
+        if self._statements is not None:
+            return await self._statements.write(statement, parameters)
+        return await self.write_rows(lambda connection: statement.rows(connection, parameters))
+
     async def write(self, work: Callable[[Session], Result]) -> Result:
         """Runs ``work`` in a transaction and commits it; rolls back if it raises.
 
@@ -110,14 +131,6 @@ class Database:
     async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
         """As :meth:`write`, on a plain connection without the ORM."""
         result: Result = await self._write(CORE_MODE, work)
-        return result
-
-    async def write_statement(self, work: Callable[[Connection], Result]) -> Result:
-        """As :meth:`write_rows`, for ``work`` that changes rows with one statement only.
-
-        On PostgreSQL that statement is its own transaction, which saves two round trips.
-        """
-        result: Result = await self._write(self._statement_mode, work)
         return result
 
     async def ping(self) -> None:
@@ -133,6 +146,8 @@ class Database:
         self._closed = True
         for threads in {self._write_threads, self._read_threads}:
             await asyncio.to_thread(threads.shutdown)
+        if self._statements is not None:
+            await self._statements.close()
         for engine in {self._writer, self._reader}:
             engine.dispose()
 
@@ -239,10 +254,22 @@ def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> En
         pool_size=connections,
         max_overflow=0,
         hide_parameters=True,  # parameters hold users' messages, and errors are logged
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": name},
+        connect_args=_connect_options(name),
     )
     ping_after_pauses(engine)
     return engine
+
+
+def _connect_options(name: str) -> dict[str, Any]:
+    return {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": name}
+
+
+def _async_statements(engine: Engine) -> AsyncStatements:
+    # Parses the URL exactly as the engine's pool does.
+    _, of_url = engine.dialect.create_connect_args(engine.url)
+    options = {**of_url, **_connect_options(SERVER_NAME)}
+    settings = (_LIMIT_LOCK_WAITS,)
+    return AsyncStatements(engine.dialect, options, connections=STATEMENT_CONNECTIONS, settings=settings)
 
 
 def _begin_explicitly(engine: Engine) -> None:
@@ -263,7 +290,7 @@ def _limit_waits(engine: Engine) -> None:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        connection.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute(_LIMIT_LOCK_WAITS)
         connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_SECONDS}s'")
         connection.commit()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -48,7 +48,7 @@ def watch_idleness(connection: Connection) -> None:
 
 @contextmanager
 def _described(connection: Connection, statement: str) -> Iterator[Any]:
-    """Yields the driver's connection and converts its errors. Errors hide the parameters: they hold users' messages."""
+    """Yields the driver's connection and converts its errors."""
     dialect, of_driver = connection.dialect, connection.connection.dbapi_connection
     error_of_driver = dialect.loaded_dbapi.Error
     try:
@@ -57,12 +57,17 @@ def _described(connection: Connection, statement: str) -> Iterator[Any]:
         is_disconnect = dialect.is_disconnect(error, connection.connection, None)
         if is_disconnect:
             connection.invalidate(error)
-        raise DBAPIError.instance(
-            statement,
-            None,
-            error,
-            error_of_driver,
-            hide_parameters=True,
-            connection_invalidated=is_disconnect,
-            dialect=dialect,
-        ) from error
+        raise described(dialect, statement, error, is_disconnect=is_disconnect) from error
+
+
+def described(dialect: Dialect, statement: str, error: Exception, *, is_disconnect: bool) -> BaseException:
+    """SQLAlchemy's error for an error of the driver. It hides the parameters: they hold users' messages."""
+    return DBAPIError.instance(
+        statement,
+        None,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=is_disconnect,
+        dialect=dialect,
+    )

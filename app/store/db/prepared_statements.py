@@ -52,7 +52,7 @@ Model = TypeVar("Model", bound=Base)
 _Convert = Callable[[Any], Any]
 
 
-class _Compiled(NamedTuple):
+class Compiled(NamedTuple):
     """A statement compiled for one dialect."""
 
     text: str
@@ -67,7 +67,10 @@ class _Compiled(NamedTuple):
             values[name] = convert(values[name])
         return values if self.names is None else [values[name] for name in self.names]
 
-    def converted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def converted_rows(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [self._converted(row) for row in rows] if self.columns else rows
+
+    def _converted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         values = list(row)
         for index, convert in self.columns:
             values[index] = convert(values[index])
@@ -82,13 +85,12 @@ class Prepared:
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete | TextClause) -> None:
         self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}  # by dialect name
+        self._compiled: dict[str, Compiled] = {}  # by dialect name
 
     def rows(self, connection: Connection, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Returns the selected rows."""
         compiled = self._on(connection)
-        found = driver.fetch(connection, compiled.text, compiled.parameters(given))
-        return [compiled.converted(row) for row in found] if compiled.columns else found
+        return compiled.converted_rows(driver.fetch(connection, compiled.text, compiled.parameters(given)))
 
     def row(self, connection: Connection, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Returns the only selected row, or None."""
@@ -111,8 +113,11 @@ class Prepared:
         compiled = self._on(connection)
         driver.run_each(connection, compiled.text, [compiled.parameters(one) for one in given])
 
-    def _on(self, connection: Connection) -> _Compiled:
-        dialect = connection.dialect
+    def _on(self, connection: Connection) -> Compiled:
+        return self.compiled(connection.dialect)
+
+    def compiled(self, dialect: Dialect) -> Compiled:
+        """The statement for a dialect."""
         compiled = self._compiled.get(dialect.name)
         if compiled is None:
             compiled = self._compiled[dialect.name] = _compile(self._statement, dialect)
@@ -257,7 +262,7 @@ def _update_of(table: Table, columns: tuple[str, ...]) -> Prepared:
     return Prepared(row.values({name: bindparam(name) for name in columns}))
 
 
-def _compile(statement: Select[Any] | Insert | Update | Delete | TextClause, dialect: Dialect) -> _Compiled:
+def _compile(statement: Select[Any] | Insert | Update | Delete | TextClause, dialect: Dialect) -> Compiled:
     compiled = statement.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler)
     assert not compiled.post_compile_params, "its text depends on its parameters"
@@ -272,7 +277,7 @@ def _compile(statement: Select[Any] | Insert | Update | Delete | TextClause, dia
     }
     types = [column.type for column in statement.selected_columns] if isinstance(statement, Select) else []
     columns = [type.dialect_impl(dialect).result_processor(dialect, None) for type in types]
-    return _Compiled(
+    return Compiled(
         text=str(compiled),
         names=tuple(compiled.positiontup) if compiled.positiontup is not None else None,
         fixed={name: converts[name](value) if name in converts else value for name, value in fixed.items()},

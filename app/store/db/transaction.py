@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
@@ -36,8 +37,15 @@ def run_transaction(engine: Engine, mode: TransactionMode, work: Work) -> Any:
     Raises:
         StorageUnavailable: the database failed; nothing was changed.
     """
-    try:
+    with convert_errors():
         return mode.alone(engine, work)
+
+
+@contextmanager
+def convert_errors() -> Iterator[None]:
+    """Raises StorageUnavailable for errors of the database. Those of one statement stay as they are."""
+    try:
+        yield
     except STATEMENT_ERRORS as error:
         if error.connection_invalidated:
             raise unavailable(error) from error
@@ -57,12 +65,18 @@ def run_read(engine: Engine, mode: TransactionMode, work: Work) -> Any:
         try:
             return mode.alone(engine, work)
         except DBAPIError as error:
-            if not error.connection_invalidated:
+            if not is_lost_read(error):
                 raise
-            _log.warning("The database ended the connection of a read, which is retried: %s", _reason(error))
         return mode.alone(engine, work)
 
     return run_transaction(engine, mode._replace(alone=alone), work)
+
+
+def is_lost_read(error: DBAPIError) -> bool:
+    """Whether a read failed because its connection was lost, so that it is retried; logs that."""
+    if error.connection_invalidated:
+        _log.warning("The database ended the connection of a read, which is retried: %s", _reason(error))
+    return error.connection_invalidated
 
 
 def unavailable(error: Exception) -> StorageUnavailable:

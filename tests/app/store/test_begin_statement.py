@@ -22,6 +22,7 @@ from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_contexts import BUSY, MOVED_ON
 from app.store.chat.turn_records import NewTurn, NotBegun, TurnRecords
 from app.store.db import driver
+from app.store.db.async_statements import AsyncStatements
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, Turn, table_of
 from testing.databases import PostgresServer
@@ -94,10 +95,11 @@ async def test_it_stores_what_the_transaction_stores(
 
 
 async def test_it_is_one_statement(database: Database, records: TurnRecords, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    fetch, run = driver.fetch, driver.run
+    sent: list[object] = []
+    fetch, run, write = driver.fetch, driver.run, AsyncStatements.write
     monkeypatch.setattr(driver, "fetch", lambda *given: (sent.append(given[1]), fetch(*given))[1])
     monkeypatch.setattr(driver, "run", lambda *given: (sent.append(given[1]), run(*given))[1])
+    monkeypatch.setattr(AsyncStatements, "write", lambda *given: (sent.append(given[1]), write(*given))[1])
     first = new_turn()
     await records.begin(ME, first)
     await records.checkpoint(ME, first.turn_id, "ans")

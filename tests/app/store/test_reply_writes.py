@@ -17,7 +17,6 @@ from app.services.container import Services
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.database import Database
-from app.store.db.transaction import Work
 from testing.turns import new_turn
 
 REPLIES = 50
@@ -33,13 +32,13 @@ class Transactions:
         for name in ("write_rows", "write_statement"):
             monkeypatch.setattr(database, name, self._counted(getattr(database, name)))
 
-    def _counted(self, write: Callable[[Work], Awaitable[Any]]) -> Callable[[Work], Awaitable[Any]]:
-        async def counted(work: Work) -> Any:
+    def _counted(self, write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(*given: Any) -> Any:
             self.count += 1
             if self.fail is not None:
                 failure, self.fail = self.fail, None
                 raise failure
-            return await write(work)
+            return await write(*given)
 
         return counted
 
