@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, NoReturn
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Dialect
 from sqlalchemy.exc import DBAPIError
 
@@ -111,10 +112,11 @@ class AsyncStatements:
             except psycopg.Error as error:
                 self._fail(compiled.text, error, connection)
             finally:
-                if connection.closed:
-                    self._discard_idle()
-                else:
+                if connection.info.transaction_status is TransactionStatus.IDLE:
                     self._idle.append(connection)
+                else:  # lost, or left in the middle of a statement
+                    connection.pgconn.finish()
+                    self._discard_idle()
         return compiled.converted_rows(found)
 
     async def _connection(self) -> Connection:
