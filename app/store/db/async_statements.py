@@ -54,7 +54,7 @@ class AsyncStatements:
         return await self._shielded(self._read(statement, parameters))
 
     async def write(self, statement: Prepared, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Returns the rows that a statement returns. If the caller is cancelled, it runs to completion nevertheless.
+        """Returns the rows that a statement returns, if any. If the caller is cancelled, it is completed nevertheless.
 
         Raises:
             StorageUnavailable: the database cannot be reached, or the rows are locked; nothing was changed.
@@ -108,7 +108,7 @@ class AsyncStatements:
             connection = await self._connection()
             try:
                 cursor = await connection.execute(compiled.text, given)
-                found = await cursor.fetchall()
+                found = await cursor.fetchall() if cursor.description is not None else []
             except psycopg.Error as error:
                 self._fail(compiled.text, error, connection)
             finally:

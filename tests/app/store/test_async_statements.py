@@ -91,6 +91,8 @@ async def test_a_statement_is_committed_at_once(
     assert await rename(database, "ben") == [(ME,)]
     assert name_of_me(other) == "ben"
     assert await database.write_statement(RENAME, {"key": new_id(), "name": "ada"}) == []
+    assert await database.write_statement(Prepared(_RENAME), {"key": ME, "name": "ada"}) == []
+    assert name_of_me(other) == "ada"
     assert await database.read_statement(NEXT_NUMBER, {"number": 2}) == [(3,)]
 
 
