@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.knowledge.chunking import ChunkLimits, compose, cut
+from app.knowledge.chunking import ChunkLimits, TooManyChunks, compose, cut
 from app.knowledge.readers.blocks import Block, BlockKind
 
 SMALL = ChunkLimits(min_tokens=10, max_tokens=20, max_whole_tokens=40, max_overlap_tokens=6)
@@ -92,3 +93,13 @@ def test_a_larger_table_is_split_at_rows_below_its_head() -> None:
 def test_a_larger_list_is_split_at_items() -> None:
     items = [f"- item {at}\n  more of it here" for at in range(8)]
     assert all(part.startswith("- item") for part in texts([Block(BlockKind.LIST, "\n".join(items))]))
+
+
+def test_a_document_has_a_limited_number_of_chunks() -> None:
+    limits = ChunkLimits(max_chunks=3)
+    rows = [paragraph("Yes.", f"Question {number}") for number in range(4)]
+    assert len(cut(rows[:3], count, limits)[1]) == 3
+    with pytest.raises(TooManyChunks):
+        cut(rows, count, limits)
+    with pytest.raises(TooManyChunks):  # parts of one block
+        cut([paragraph("word " * 2000)], count, limits)

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import AppError, BrokenFile, TooLarge
 from app.knowledge.readers import read_document
-from app.knowledge.readers.blocks import Block, BlockBuilder, BlockKind, ReadingLimits
+from app.knowledge.readers.blocks import MAX_HEADING_CHARS, Block, BlockBuilder, BlockKind, ReadingLimits
 from tests.app.knowledge.readers import files
 
 
@@ -227,3 +227,23 @@ def test_what_a_database_refuses_is_left_out() -> None:
     builder.add(BlockKind.PARAGRAPH, "b\x00\ud800")
     document = builder.finish("c\ud800")
     assert (document.title, document.blocks) == ("c?", [Block(BlockKind.PARAGRAPH, "b?", ("a?",))])
+
+
+def test_a_long_heading_is_text_with_a_short_heading() -> None:
+    """Each chunk has its headings: with a long one, a small file would become a thousand times as large."""
+    words = " ".join(f"word{number}" for number in range(40_000))
+    for name, data in (
+        ("a.md", f"# Title\n\n## {words}\n\nBelow.\n\n## {words}\n"),
+        ("a.csv", f"question,answer\n{words},Below.\nNext?,Other.\n"),
+    ):
+        read = read_document(data.encode(), name)
+        assert max(len(heading) for block in read.blocks for heading in block.headings) <= MAX_HEADING_CHARS + 1
+        first, second, *others = read.blocks
+        assert (first.text, second.text) == (words, "Below.")
+        assert first.headings == second.headings, "a row of a CSV is still one section"
+        assert first.headings[-1].startswith("word0 word1 ")
+        assert first.headings[-1].endswith("…")
+        assert len(others) == 1
+    assert read_document(b"# " + b"x" * MAX_HEADING_CHARS + b"\n\nBelow.", "a.md").blocks[0].text == "Below."
+    (block, _) = read_document(b"# " + b"x" * 5000 + b"\n\nBelow.", "a.md").blocks
+    assert block.headings == ("x" * MAX_HEADING_CHARS + "…",)
