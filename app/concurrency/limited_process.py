@@ -71,9 +71,13 @@ async def run_limited(
     result: IO[bytes],
     errors: IO[bytes],
     progress: Callable[[float], None],
+    started: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """Runs ``python -m module descriptor_of_result *arguments`` with ``source`` as its standard input; kills it when
     this task is cancelled. ``errors`` takes its standard error.
+
+    Args:
+        started: called with the process's id.
 
     Raises:
         ProcessFailed: see there.
@@ -92,6 +96,7 @@ async def run_limited(
         _log.exception("the process of %s could not be started", module)
         raise ProcessFailed(str(error)) from error
     try:
+        started(child.pid)
         assert child.stdout is not None
         message = await _last_message(child.stdout, progress)
         await child.wait()
@@ -120,6 +125,7 @@ async def run_forked(
     result: IO[bytes],
     errors: IO[bytes],
     progress: Callable[[float], None],
+    started: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """The same with a child of ``host``, for one at a time. Ends the host, too, when this task is cancelled.
 
@@ -139,6 +145,7 @@ async def run_forked(
                 pid = await host.fork(arguments, descriptors, imports)
             finally:
                 os.close(writing)
+            started(pid)
             stdout = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(stdout), reports
@@ -161,6 +168,16 @@ async def run_forked(
     if "error" not in message and not ended.is_done:
         _log.error("a forked process ended with status %s: %s", code, ended.last_error or "no output")
     return ended
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time that a process has taken; None where the system does not tell, or the process is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    user, system = fields[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def send(**message: object) -> None:

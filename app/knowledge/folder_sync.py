@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 from app.domain.ids import LOCAL_USER_ID
-from app.domain.knowledge import DocumentSource
+from app.domain.knowledge import DocumentSource, DocumentState
 from app.errors import AppError, InvalidInput, LimitReached, NotFound, TooLarge
 from app.knowledge.folder_files import FolderFile, read_file, scan_folder
 from app.knowledge.readers.kinds import promised_kind
@@ -147,7 +147,9 @@ class FolderSync:
             digest = await asyncio.to_thread(lambda content: hashlib.sha256(content).hexdigest(), data)
             self._hashes[name] = file, digest
         if stored is not None and stored.content_hash == digest:
-            return  # also if it could not be read: it has not become better
+            was_touched = known is not None and known != file  # since the last look, not before the start
+            if stored.state is not DocumentState.FAILED or not was_touched:
+                return  # one that could not be read has not become better
         if stored is not None and stored.source is not DocumentSource.FOLDER:
             raise InvalidInput(f"{name} is left out: a document of this name came another way. Rename the file.")
         if data is None:

@@ -7,8 +7,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypedDict
@@ -17,6 +17,7 @@ from app.concurrency.fork_host import ForkHost
 from app.concurrency.limited_process import (
     ProcessFailed,
     child_environment,
+    cpu_seconds,
     limit_this_process,
     progress_sender,
     run_forked,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_SECONDS = 600  # of CPU time
-MAX_WALL_SECONDS = 1800  # at the lowest priority, a busy machine leaves a process little time
+MAX_IDLE_SECONDS = 1800
+"""In which the process gets no CPU time. At the lowest priority, a busy machine leaves it little, which is no fault."""
 _BASE_BYTES = 1024 * 2**20  # the interpreter, the packages and a large page
 _TIMES_OF_FILE = 8  # multiple of the file size: the file, its tree and its text
 MAX_RESULT_BYTES = 256 * 2**20
@@ -54,6 +56,7 @@ class _Files(TypedDict):
     source: IO[bytes]
     result: IO[bytes]
     errors: IO[bytes]
+    started: Callable[[int], None]
 
 
 class CutDocument:
@@ -120,10 +123,10 @@ async def read_isolated(
             result = on_failure.enter_context(tempfile.TemporaryFile())
             await asyncio.to_thread(source.write, data)
             source.seek(0)
-            async with asyncio.timeout(MAX_WALL_SECONDS):
+            async with _timeout_when_stuck() as started:
                 wanted = (index.collection_id, index.dialect) if index else ("", "")
                 arguments = (str(max_memory_bytes), str(tokenizer), name, *wanted)
-                files: _Files = {"source": source, "result": result, "errors": errors}
+                files: _Files = {"source": source, "result": result, "errors": errors, "started": started}
                 if host is None:
                     ended = await run_limited(__name__, arguments, **files, progress=progress)
                 else:
@@ -135,14 +138,43 @@ async def read_isolated(
                 document = await asyncio.to_thread(CutDocument, result, name)
                 on_failure.pop_all()
                 return document
-    except TimeoutError as error:
-        raise _too_much(name) from error
-    except ProcessFailed as error:
+    except (TimeoutError, ProcessFailed) as error:
         raise _failed(name) from error
     except OSError as error:
         raise _no_room(name, error) from error
     ended.raise_reported()
     raise _too_much(name) if ended.exceeded_a_limit and not ended.was_killed else _failed(name)
+
+
+@asynccontextmanager
+async def _timeout_when_stuck() -> AsyncIterator[Callable[[int], None]]:
+    """Limits the time in which a process gets no CPU time. Yields a function that takes its id.
+
+    Raises:
+        TimeoutError: it is stuck, was not started in this time, or the system does not tell its CPU time.
+    """
+    loop = asyncio.get_running_loop()
+    pid: int | None = None
+    used = 0.0
+
+    def started(id: int) -> None:
+        nonlocal pid
+        pid = id
+
+    def look(limit: asyncio.Timeout) -> None:
+        nonlocal used, looking
+        now = cpu_seconds(pid) if pid is not None else None
+        if now is not None and now > used:
+            used = now
+            limit.reschedule(loop.time() + MAX_IDLE_SECONDS)
+        looking = loop.call_later(MAX_IDLE_SECONDS / 10, look, limit)
+
+    async with asyncio.timeout(MAX_IDLE_SECONDS) as limit:
+        looking = loop.call_later(MAX_IDLE_SECONDS / 10, look, limit)
+        try:
+            yield started
+        finally:
+            looking.cancel()
 
 
 def _too_much(name: str) -> TooLarge:

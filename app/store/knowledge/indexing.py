@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, exists, insert, select, update
+from collections.abc import Set
+
+from sqlalchemy import delete, exists, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.store.db.database import Database
 from app.store.db.knowledge_models import Chunk, ChunkEntry, Collection, DocumentVersion
 from app.store.db.models import table_of
 from app.store.knowledge.entries import EntryStems
-from app.store.knowledge.spans import text_between
 from app.store.knowledge.word_counts import count_entries
 
 BATCH_CHUNKS = 200  # takes some tenths of a second, during which SQLite's other writers wait
@@ -40,8 +41,11 @@ def _index_some(session: Session) -> bool:
             Chunk.id,
             Chunk.collection_id,
             Chunk.heading,
+            Chunk.document_id,
+            Chunk.version,
+            Chunk.start,
+            Chunk.end,
             DocumentVersion.title,
-            text_between(Chunk.start, Chunk.end).label("text"),
         )
         .join(
             DocumentVersion,
@@ -55,7 +59,11 @@ def _index_some(session: Session) -> bool:
     if not rows:
         return False
     ids = [row.id for row in rows]
-    stems = {row.id: EntryStems.of(row.title, row.heading, row.text or "") for row in rows}
+    texts = _texts(session, {(row.document_id, row.version) for row in rows})
+    stems = {
+        row.id: EntryStems.of(row.title, row.heading, texts[row.document_id, row.version][row.start : row.end])
+        for row in rows
+    }
     session.execute(delete(ChunkEntry).where(ChunkEntry.chunk_id.in_(ids)))
     session.execute(
         insert(table_of(ChunkEntry)),
@@ -67,3 +75,13 @@ def _index_some(session: Session) -> bool:
         update(Chunk).where(Chunk.id.in_(ids)).values(indexed=True).execution_options(synchronize_session=False)
     )
     return len(rows) == BATCH_CHUNKS
+
+
+def _texts(session: Session, versions: Set[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Reads whole texts: each part of a long one that the database cuts takes it as long."""
+    rows = session.execute(
+        select(DocumentVersion.document_id, DocumentVersion.version, DocumentVersion.text).where(
+            tuple_(DocumentVersion.document_id, DocumentVersion.version).in_(versions)
+        )
+    )
+    return {(document_id, version): text or "" for document_id, version, text in rows}

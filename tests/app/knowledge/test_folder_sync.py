@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from app.domain.ids import LOCAL_USER_ID
-from app.domain.knowledge import DocumentSource
+from app.domain.knowledge import DocumentSource, DocumentState
 from app.errors import InvalidInput
 from app.knowledge import folder_files, folder_sync
 from app.knowledge.folder_files import scan_folder
@@ -15,7 +16,7 @@ from app.knowledge.folder_sync import FolderSync
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.db.database import Database
-from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
+from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Document
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.stored_files import StoredFile, StoredFiles
@@ -23,7 +24,8 @@ from testing.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def database(services: Services) -> Database:
+async def database(services: Services) -> Database:
+    await services.knowledge.ingest.close()  # it would read the tests' documents
     return services.database
 
 
@@ -59,6 +61,25 @@ async def test_new_changed_and_deleted_files_are_followed(database: Database, fo
     report = await following(database, folder).sync()  # after a restart
     assert (report.added, report.changed, report.removed) == ([], [], ["a.md"])
     assert set(await stored(database)) == {"c.html", "eu/b.txt"}
+
+
+async def test_a_file_that_could_not_be_read_is_read_again_once_it_is_touched(database: Database, folder: Path) -> None:
+    sync = following(database, folder)
+    await sync.sync()
+
+    async def fail_all() -> None:
+        failed = {"state": DocumentState.FAILED.value, "error": "No.", "reader": None, "lease_until": None}
+        await database.write(lambda session: session.execute(sa.update(Document).values(failed)))
+
+    await fail_all()
+    assert (await sync.sync()).changed == []
+    assert (await following(database, folder).sync()).changed == [], "not at each start"
+    os.utime(folder / "a.md", (1, 1))
+    assert (await sync.sync()).changed == ["a.md"]
+    assert {name: one.state for name, one in (await stored(database)).items()} == {
+        "a.md": DocumentState.WAITING,
+        "eu/b.txt": DocumentState.FAILED,
+    }
 
 
 async def test_documents_that_came_another_way_stay(database: Database, folder: Path) -> None:

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import DocumentState
 from app.errors import StorageUnavailable
 from app.knowledge import ingest as ingest_module
 from app.knowledge.ingest import Ingest
+from app.knowledge.reading_process import CutDocument, ReaderEnded
 from app.services.container import Services
 from app.store.db.database import Database
+from app.store.db.knowledge_models import Document, DocumentVersion
+from app.store.knowledge import reading as reading_module
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
@@ -90,6 +97,55 @@ async def test_a_disk_that_stays_full_while_saving_fails_no_document(
                 await reader.read_next()
     assert await reader.read_next()
     assert (await Documents(database).get(LOCAL_USER_ID, added.id)).state == DocumentState.READY
+
+
+async def test_a_reader_that_is_killed_loses_no_document(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system kills a process when memory runs out, and not always the one that takes it."""
+    monkeypatch.setattr(reading_module, "RETRY_SECONDS", 0.0)
+    long = b"word " * 2_000_000
+    added = await Documents(database).add(LOCAL_USER_ID, None, "a.txt", long, kind="text")
+    reader = ingest(database)
+    reading = asyncio.create_task(reader.read_next())
+    while reader._host._process is None:  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0.01)
+    os.kill(reader._host._process.pid, signal.SIGKILL)
+    assert await reading
+    view = await Documents(database).get(LOCAL_USER_ID, added.id)
+    assert (view.state, view.error, view.newest) == (DocumentState.WAITING, None, 1)
+    await database.write(
+        lambda session: session.execute(sa.update(DocumentVersion).values(raw=b"word"))  # quicker to read
+    )
+    assert await reader.read_next()
+    assert (await Documents(database).get(LOCAL_USER_ID, added.id)).state == DocumentState.READY
+    await reader.close()
+
+
+async def test_a_file_that_ends_each_reader_fails_with_a_sentence_behind_the_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = await Documents(database).add(LOCAL_USER_ID, None, "deadly.md", files.MARKDOWN, kind="markdown")
+    other = await Documents(database).add(LOCAL_USER_ID, None, "good.md", files.MARKDOWN, kind="markdown")
+    read = ingest_module.read_isolated
+
+    async def killed(data: bytes, name: str, *others: Any) -> CutDocument:
+        if name == "deadly.md":
+            raise ReaderEnded("The process failed.")
+        return await read(data, name, *others)
+
+    monkeypatch.setattr(ingest_module, "read_isolated", killed)
+    reader = ingest(database)
+    assert await reader.read_next()
+    assert await reader.read_next(), "it does not stop the queue"
+    assert (await Documents(database).get(LOCAL_USER_ID, other.id)).state == DocumentState.READY
+    assert not await reader.read_next(), "there is a pause before the next attempt"
+    for _ in range(MAX_ATTEMPTS):
+        await database.write(lambda session: session.execute(sa.update(Document).values(lease_until=None)))
+        await reader.read_next()
+    view = await Documents(database).get(LOCAL_USER_ID, added.id)
+    assert view.state == DocumentState.FAILED
+    assert view.error is not None
+    assert "ended the server's reader several times" in view.error
+    await reader.close()
 
 
 async def test_two_processes_read_a_document_once(database: Database) -> None:

@@ -123,10 +123,15 @@ async def test_a_cancelled_reading_leaves_no_process(host: ForkHost) -> None:
     assert (await read_isolated(b"word", "a.txt", TOKENIZER, host=host)).text == "word"
 
 
-async def test_a_slow_file_ends(host: ForkHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_process, "MAX_WALL_SECONDS", 0.05)
-    with pytest.raises(TooLarge, match="more memory or time"):
-        await read_isolated(LONG, "a.txt", TOKENIZER, host=host)
+async def test_a_child_that_stands_still_ends(host: ForkHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_process, "MAX_IDLE_SECONDS", 0.5)
+    reading = asyncio.create_task(read_isolated(LONG, "a.txt", TOKENIZER, host=host))
+    child = await child_of(host)
+    os.kill(child, signal.SIGSTOP)
+    with pytest.raises(ReaderEnded, match="process that reads documents failed"):
+        await reading
+    while is_running(child):  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0.01)
 
 
 async def test_a_missing_tokenizer_is_said(tmp_path: Path) -> None:
