@@ -66,6 +66,7 @@ class FolderSync:
         self._collection_id = collection_id
         self._seen: dict[str, FolderFile] | None = None  # by the last look; None before the first
         self._synced: dict[str, FolderFile] | None = None
+        self._found: set[str] = set()  # names, when documents were last added and removed
         self._missing_since: dict[str, float] = {}  # names of files by which documents came, until they are removed
         self._hashes: dict[str, tuple[FolderFile, str]] = {}  # by name: the content's hash, and the file it was of
 
@@ -91,9 +92,11 @@ class FolderSync:
         if before is None:
             return
         settled = {name: file for name, file in self._seen.items() if before.get(name) == file}
-        if settled != self._synced or self._missing_since:
+        if settled != self._synced:
             _log_report(await self._apply(self._seen, settled, patience=REMOVAL_SECONDS))
             self._synced = settled
+        elif self._missing_since:
+            _log_report(await self._apply(self._seen, {}, patience=REMOVAL_SECONDS))
 
     async def run(self) -> None:
         """Follows the folder until it is cancelled."""
@@ -115,11 +118,15 @@ class FolderSync:
         stored = await self._stored.all(self._user_id, self._collection_id)
         gone = [one for one in stored.values() if one.source is DocumentSource.FOLDER and one.name not in found]
         if gone and not found:
+            self._missing_since.clear()  # its files may come back one by one
             raise InvalidInput(
                 f"{self._folder} has no documents, and those in the collection are kept: a volume that is not mounted "
                 "looks the same. If it is meant, use `deskmate kb remove`."
             )
         now = monotonic()
+        if found.keys() - self._found:  # as long as files come, the folder is being copied
+            self._missing_since.clear()
+        self._found = set(found)
         self._missing_since = {one.name: self._missing_since.get(one.name, now) for one in gone}
         report = SyncReport()
         for name, file in settled.items():
@@ -130,13 +137,13 @@ class FolderSync:
         for one in gone:
             if now - self._missing_since[one.name] < patience:
                 continue
-            del self._missing_since[one.name]
             self._hashes.pop(one.name, None)
             try:
                 await self._documents.remove(self._user_id, one.document_id)
-            except NotFound:  # another server that follows the folder was first
-                continue
-            report.removed.append(one.name)
+                report.removed.append(one.name)
+            except NotFound:
+                pass  # another server that follows the folder was first
+            del self._missing_since[one.name]
         return report
 
     async def _add(self, name: str, file: FolderFile, stored: StoredFile | None, report: SyncReport) -> None:

@@ -8,7 +8,7 @@ one that fits best.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -16,11 +16,12 @@ from app.domain.knowledge import MAX_QUERY_CHARS, Passage
 from app.store.knowledge.concepts import MAX_QUERY_WORDS, query_words
 
 MIN_WORDS = 4
-"""Of a window, without stop words: "I can send photos" would find any passage about photos. Of two sentences that are
-shorter, one window is made."""
+"""Of a window, without stop words: "I can send photos" would find any passage about photos."""
 MIN_MESSAGE_WORDS = 2 * MIN_WORDS
 MAX_WINDOWS = 8
 """Of a message: each is a search. Questions come first."""
+MAX_READ_CHARS = 20_000
+"""Of a message. What it is about stands before that."""
 STATEMENT_WEIGHT = 0.85
 """Of scores, where a window asks nothing: what a customer asks tells more than what they relate."""
 
@@ -43,12 +44,12 @@ def windows_of(message: str) -> list[Window]:
 
     One that fits into a query is also searched for as a whole.
     """
+    message = message[:MAX_READ_CHARS]
     whole = Window(message[:MAX_QUERY_CHARS], 1.0)
     words = query_words(message)
-    parts = list(_joined(_sentences(message)))
-    if len(words) < MIN_MESSAGE_WORDS or len(parts) < 2:
+    windows = list(_joined(_sentences(message)))
+    if len(words) < MIN_MESSAGE_WORDS or len(windows) < 2:
         return [whole]
-    windows = [Window(part, 1.0 if part.rstrip().endswith(_QUESTION_MARKS) else STATEMENT_WEIGHT) for part in parts]
     windows.sort(key=lambda window: -window.weight)  # stable: otherwise in the message's order
     return [*([whole] if len(words) < MAX_QUERY_WORDS else []), *windows[:MAX_WINDOWS]]
 
@@ -78,14 +79,25 @@ def _sentences(message: str) -> Iterator[str]:
             yield " ".join(words[start : start + MAX_QUERY_WORDS])[:MAX_QUERY_CHARS]
 
 
-def _joined(sentences: Iterable[str]) -> Iterator[str]:
-    """Joins sentences of few words with the next; those at the end with the one before."""
-    last, few = "", ""
+def _joined(sentences: Iterable[str]) -> Iterator[Window]:
+    """Joins sentences of few words with the next. At the end they are thanks and a name, and left out, unless they ask
+    something."""
+    parts: list[str] = []
+    words: set[str] = set()
     for sentence in sentences:
-        few = f"{few} {sentence}".strip()
-        if len(query_words(few)) >= MIN_WORDS:
-            if last:
-                yield last
-            last, few = few, ""
-    if both := f"{last} {few}".strip():
-        yield both
+        parts.append(sentence)
+        words.update(query_words(sentence))
+        if len(words) >= MIN_WORDS:
+            yield _window(parts)
+            parts, words = [], set()
+    if _asks(parts):
+        yield _window(parts)
+
+
+def _window(sentences: Sequence[str]) -> Window:
+    query = " ".join(sentences).strip()[:MAX_QUERY_CHARS]
+    return Window(query, 1.0 if _asks(sentences) else STATEMENT_WEIGHT)
+
+
+def _asks(sentences: Sequence[str]) -> bool:
+    return any(sentence.rstrip().endswith(_QUESTION_MARKS) for sentence in sentences)

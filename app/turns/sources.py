@@ -129,9 +129,8 @@ class Sources:
             query = text
             found = await search(windows_of(query))
         if not found and before and is_short(text):
-            # "And for children?" asks with the words of the message before. They do not count alone: a message about
-            # something else still finds nothing.
-            query = f"{before[-1][0]} {text}"[:MAX_QUERY_CHARS]
+            # "And for children?" asks with the words of the message before, behind its own: of many, the first count.
+            query = f"{text} {before[-1][0]}"[:MAX_QUERY_CHARS]
             found = await search([Window(query, 1.0)])
         if self._reranker is not None:
             found = await self._reranker.rerank(

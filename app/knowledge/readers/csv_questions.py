@@ -10,6 +10,7 @@ from app.errors import BrokenFile
 from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument
 from app.knowledge.readers.kinds import decode
 
+csv.field_size_limit(2**30)  # of a cell; the limits of a document are smaller, and say what to do
 _QUESTIONS = {"question", "q", "frage"}
 _ANSWERS = {"answer", "a", "antwort"}
 

@@ -27,6 +27,8 @@ _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}txbxContent", _FALLBACK}
 """Of a paragraph. A text box is read after it, and has its text a second time for old readers."""
 _SPACES = {f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"}
 _BODY_LEVEL = 9  # an outline level that is none
+_MAX_COLUMNS = 63  # that Word can make
+_MAX_DIGITS = 6
 
 
 def read(data: bytes, name: str, limits: ReadingLimits) -> ReadDocument:
@@ -70,9 +72,8 @@ class _Reading:
                 self._builder.add(BlockKind.TABLE, table_text(_rows(element)))
             else:
                 self._add_paragraph(element)
-                for box in element.iter(f"{_W}txbxContent"):
-                    if not any(above.tag == _FALLBACK for above in box.iterancestors()):
-                        self._add_blocks(box)
+                for box in _boxes(element):
+                    self._add_blocks(box)
 
     def _add_paragraph(self, element: Any) -> None:
         text = _text(element)
@@ -123,6 +124,15 @@ def _text(element: Any) -> str:
     return "".join(_text(child) for child in element if child.tag != f"{_W}pPr")  # where a tab is a tab stop
 
 
+def _boxes(element: Any) -> Iterator[Any]:
+    """Yields the text boxes of a paragraph, not those within them."""
+    for child in element:
+        if child.tag == f"{_W}txbxContent":
+            yield child
+        elif child.tag not in _LEFT_OUT:
+            yield from _boxes(child)
+
+
 def _rows(table: Any) -> list[list[str]]:
     """The cells of a table. One that is merged stands in each of its columns and rows."""
     rows: list[list[str]] = []
@@ -135,7 +145,7 @@ def _rows(table: Any) -> list[list[str]]:
                 text = rows[-1][len(cells)]
             else:
                 text = "\n".join(filter(None, _cell_lines(cell)))
-            cells += [text] * int(_value(cell, "tcPr", "gridSpan") or 1)
+            cells += [text] * min(_number(_value(cell, "tcPr", "gridSpan"), 1), _MAX_COLUMNS)
         rows.append(cells)
     return rows
 
@@ -143,9 +153,12 @@ def _rows(table: Any) -> list[list[str]]:
 def _cell_lines(cell: Any) -> Iterator[str]:
     for element in _blocks(cell):
         if element.tag == f"{_W}tbl":
-            yield from (", ".join(filter(None, row)) for row in _rows(element))
+            # A cell that is merged stands here once: copies of copies would have no end.
+            yield from (", ".join(filter(None, dict.fromkeys(row))) for row in _rows(element))
         else:
             yield _text(element)
+            for box in _boxes(element):
+                yield from _cell_lines(box)
 
 
 def _parts(parent: Any, tag: str) -> Iterator[Any]:
@@ -160,13 +173,22 @@ def _parts(parent: Any, tag: str) -> Iterator[Any]:
 def _heading_level(element: Any, chain: list[BaseStyle]) -> int | None:
     """The level of a heading, from 1. Names of styles are English in every language of Word, their ids are not."""
     if (own := _value(element, "pPr", "outlineLvl")) is not None:
-        return int(own) + 1 if int(own) < _BODY_LEVEL else None
+        return _level(own)
     for style in chain:
         if named := _HEADING.match(style.name or ""):
             return int(named[1])
-        if (level := _value(style.element, "pPr", "outlineLvl")) is not None:
-            return int(level) + 1 if int(level) < _BODY_LEVEL else None
+        if (outline := _value(style.element, "pPr", "outlineLvl")) is not None:
+            return _level(outline)
     return None
+
+
+def _level(outline: str) -> int | None:
+    level = _number(outline, _BODY_LEVEL)
+    return level + 1 if level < _BODY_LEVEL else None
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < _MAX_DIGITS else otherwise
 
 
 def _is_list_item(element: Any, chain: list[BaseStyle]) -> bool:

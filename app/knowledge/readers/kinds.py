@@ -44,7 +44,8 @@ ENCODINGS = (
     *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
 )
 """Those that people still have files in, besides Unicode: among all that there are, short texts look like others."""
-MAX_GUESSED_BYTES = 200_000  # read to guess an encoding
+MAX_GUESSED_BYTES = 50_000  # read to guess an encoding
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -77,10 +78,9 @@ def document_kind(data: bytes, name: str) -> DocumentKind:
         )
     if named in (DocumentKind.PDF, DocumentKind.DOCX):
         raise BrokenFile(f"{name} is not a {named.upper()} file, though its name says so. Export it again.")
-    start = decode(data, name)[:4096]
-    if named in (None, DocumentKind.TEXT) and _HTML.match(start):
-        return DocumentKind.HTML
-    return named or DocumentKind.TEXT
+    if named in (DocumentKind.MARKDOWN, DocumentKind.CSV):
+        return named
+    return DocumentKind.HTML if _HTML.match(decode(data, name)[:4096]) else named or DocumentKind.TEXT
 
 
 def _zip_kind(data: bytes, name: str) -> DocumentKind:
@@ -124,9 +124,15 @@ def _decoded(data: bytes) -> str | None:
 
 
 def _guessed_encoding(data: bytes) -> str:
+    """Guesses by the lines from the first one that is not ASCII on: none of them is cut in the middle of a letter."""
     from charset_normalizer import from_bytes
 
-    found = from_bytes(data[:MAX_GUESSED_BYTES], cp_isolation=list(ENCODINGS))
+    other = _NOT_ASCII.search(data)
+    start = data.rfind(b"\n", 0, other.start() if other else 0) + 1
+    sample = data[start : start + MAX_GUESSED_BYTES]
+    if start + len(sample) < len(data) and (end := sample.rfind(b"\n")) > 0:
+        sample = sample[:end]
+    found = from_bytes(sample, cp_isolation=list(ENCODINGS))
     best = found.best()
     if best is None:
         return WESTERN

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import DocumentSource, DocumentState
-from app.errors import InvalidInput
+from app.errors import InvalidInput, StorageUnavailable
 from app.knowledge import folder_files, folder_sync
 from app.knowledge.folder_files import scan_folder
 from app.knowledge.folder_sync import FolderSync
@@ -145,6 +145,47 @@ async def test_a_running_server_takes_files_that_have_settled(
     await sync.follow()
     assert set(await stored(database)) == {"eu/b.txt"}
     assert opened == ["eu/b.txt", "a.md"]
+
+
+async def test_a_removal_that_fails_is_tried_again(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
+    sync = following(database, folder)
+    for _ in range(2):
+        await sync.follow()
+    (folder / "a.md").unlink()
+    await sync.follow()
+    now = folder_sync.REMOVAL_SECONDS
+
+    async def fail(*_: object) -> None:
+        raise StorageUnavailable("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Documents, "remove", fail)
+        with pytest.raises(StorageUnavailable):
+            await sync.follow()
+    await sync.follow()
+    assert set(await stored(database)) == {"eu/b.txt"}
+
+
+async def test_as_long_as_files_come_back_none_is_removed(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
+    sync = following(database, folder)
+    for _ in range(2):
+        await sync.follow()
+    (folder / "a.md").unlink()
+    await sync.follow()
+    for number in range(4):
+        now += folder_sync.REMOVAL_SECONDS - 1
+        (folder / f"new-{number}.md").write_text("N")
+        for _ in range(2):
+            await sync.follow()
+    assert "a.md" in await stored(database)
 
 
 async def test_a_file_that_is_copied_anew_keeps_its_document_and_versions(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.domain.knowledge import MAX_QUERY_CHARS
+from app.knowledge import query_windows
 from app.knowledge.query_windows import MAX_WINDOWS, STATEMENT_WEIGHT, Window, best_of, is_short, windows_of
 from app.store.knowledge.concepts import MAX_QUERY_WORDS, query_words
 from testing.knowledge import passage
@@ -55,11 +56,37 @@ def test_a_line_break_ends_no_sentence_but_an_item_of_a_list_does() -> None:
     ]
 
 
+def test_thanks_and_a_name_take_nothing_from_the_question_before_them() -> None:
+    mail = "Our colleague has forgotten her secret password. How do I reset a user's password?\n\nThanks,\nAnna"
+    assert Window("How do I reset a user's password?", 1.0) in windows_of(mail)
+    assert not any("Anna" in query for query in queries(mail)[1:])
+
+
+def test_a_question_that_is_joined_with_a_statement_is_a_question() -> None:
+    joined = windows_of("Can you help? The green lamp of my router blinks. My neighbour's router shows steady light.")[
+        1
+    ]
+    assert joined == Window("Can you help? The green lamp of my router blinks.", 1.0)
+
+
+def test_a_message_of_many_short_sentences_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+
+    def counted(query: str) -> list[str]:
+        nonlocal read
+        read += len(query)
+        return query_words(query)
+
+    monkeypatch.setattr(query_windows, "query_words", counted)
+    windows_of("ok fine. " * 22_000)
+    assert read < 3 * query_windows.MAX_READ_CHARS
+
+
 def test_sentences_of_few_words_are_searched_for_with_their_neighbours() -> None:
     for window in windows_of(MAIL):
         assert len(query_words(window.query)) >= 4
     few = "Good evening! My parcel with the winter boots never arrived at home. Thanks! Paul"
-    assert queries(few) == [few]
+    assert queries(few) == [few]  # one window is the whole message
 
 
 def test_every_word_of_a_text_without_sentences_is_searched_for() -> None:

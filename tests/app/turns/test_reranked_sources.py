@@ -85,7 +85,7 @@ async def test_the_message_is_searched_for_where_the_question_finds_nothing(
     search.found = []
     engine.say("Which one swims?")
     await ask(services, "And swims?", ref.conversation_id)
-    assert search.queries == ["Which one flies?", "Which one swims?", "And swims?", "Which one flies? And swims?"]
+    assert search.queries == ["Which one flies?", "Which one swims?", "And swims?", "And swims? Which one flies?"]
 
 
 async def test_a_model_that_cannot_judge_leaves_the_search(

@@ -11,6 +11,7 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.conversation_document import ConversationDocument
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
+from app.domain.knowledge import MAX_QUERY_CHARS
 from app.domain.views import MessageStatus, MessageView
 from app.errors import NotFound
 from app.services.container import Services
@@ -202,12 +203,25 @@ async def test_a_short_message_is_searched_for_with_the_one_before_it(
     engine.say("Within 30 days [1].")
     ref = await start(services, text="How long can goods be returned?")
     await read(services, ref)
-    search.found, search.found_for = (), {"How long can goods be returned? And refunds?": (REFUNDS,)}
+    search.found, search.found_for = (), {"And refunds? How long can goods be returned?": (REFUNDS,)}
     engine.say("5 days [1].")
     ref = await start(services, text="And refunds?", conversation_id=ref.conversation_id)
     await read(services, ref)
     assert [one.text for one in (await last(services, ref)).citations] == [REFUNDS.text]
-    assert search.queries[-2:] == ["And refunds?", "How long can goods be returned? And refunds?"]
+    assert search.queries[-2:] == ["And refunds?", "And refunds? How long can goods be returned?"]
+
+
+async def test_a_follow_up_of_a_long_message_is_searched_for_by_its_own_words_first(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    engine.say("Within 30 days [1].")
+    ref = await start(services, text="How long can goods be returned? " + "Our parcels are large. " * 200)
+    await read(services, ref)
+    search.found = ()
+    ref = await start(services, text="And refunds?", conversation_id=ref.conversation_id)
+    await read(services, ref)
+    assert search.queries[-1].startswith("And refunds? How long can goods be returned?")
+    assert len(search.queries[-1]) == MAX_QUERY_CHARS
 
 
 async def test_a_longer_message_that_finds_nothing_is_not_searched_for_with_the_one_before_it(

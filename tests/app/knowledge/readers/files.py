@@ -134,6 +134,31 @@ def rich_docx() -> bytes:
     return _saved(document)
 
 
+def _box(text: str, inside: str = "") -> str:
+    return f"<w:r><w:pict><w:txbxContent><w:p><w:r><w:t>{text}</w:t></w:r>{inside}</w:p></w:txbxContent></w:pict></w:r>"
+
+
+def docx_with_boxes() -> bytes:
+    document = Document()
+    paragraph = document.add_paragraph("Before.")
+    paragraph._p.append(_xml(_box("Outer.", _box("Inner."))))
+    paragraph._p.append(_xml(f'<w:del w:id="1" w:author="x">{_box("Deleted.")}</w:del>'))
+    table = document.add_table(1, 1)
+    table.cell(0, 0).text = "Cell."
+    table.cell(0, 0).paragraphs[0]._p.append(_xml(_box("In the cell's box.")))
+    document.add_paragraph("After.")
+    return _saved(document)
+
+
+def docx_with_span(columns: str) -> bytes:
+    """A DOCX with a table whose only cell is as wide as so many columns."""
+    document = Document()
+    cell = document.add_table(1, 1).cell(0, 0)
+    cell.text = "wide"
+    cell._tc.get_or_add_tcPr().append(_xml(f'<w:gridSpan w:val="{columns}"/>'))
+    return _saved(document)
+
+
 def german_docx() -> bytes:
     """A DOCX whose styles have the ids that a German Word gives them."""
     document = Document()

@@ -79,6 +79,23 @@ def test_docx_keeps_what_was_inserted_and_what_stands_in_controls_boxes_and_inne
     ]
 
 
+def test_docx_boxes_in_boxes_are_read_once_and_deleted_ones_not() -> None:
+    document = read_document(files.docx_with_boxes(), "boxes.docx")
+    assert [block.text for block in document.blocks] == [
+        "Before.",
+        "Outer.",
+        "Inner.",
+        "| Cell. In the cell's box. |",
+        "After.",
+    ]
+
+
+def test_docx_a_cell_over_absurdly_many_columns_is_read() -> None:
+    document = read_document(files.docx_with_span("999999999"), "wide.docx")
+    assert document.blocks[0].text.count("wide") == 1
+    assert read_document(files.docx_with_span("5000"), "wide.docx").blocks[0].text.count("wide") <= 63
+
+
 def test_docx_of_a_word_in_another_language_keeps_structure() -> None:
     document = read_document(files.german_docx(), "handbuch.docx")
     assert document.title == "Handbuch"
@@ -125,6 +142,14 @@ def test_html_keeps_the_text_beside_blocks_and_the_levels_of_a_list() -> None:
 )
 def test_text_in_encodings_that_people_have_is_read(encoding: str, text: str) -> None:
     assert read_document(text.encode(encoding), "a.txt").blocks[0].text == text
+
+
+@pytest.mark.parametrize("before", [b"", b"plain ASCII for a while\n" * 20_000])
+def test_the_encoding_of_a_long_text_is_guessed_by_whole_lines(before: bytes) -> None:
+    lines = "".join(f"{number} 保証期間は二年です。\n" for number in range(9000))
+    text = read_document(before + lines.encode("shift_jis"), "a.txt").blocks[0].text
+    assert text.endswith("8999 保証期間は二年です。")
+    assert "\ufffd" not in text
 
 
 def test_a_wrong_byte_in_utf_8_costs_one_letter() -> None:
