@@ -12,6 +12,7 @@ from app.auth.oidc.service import OidcSignIn
 from app.auth.quotas import Quotas
 from app.cases.bot import CaseBot
 from app.cases.bot_replies import BotReplies
+from app.cases.case_drafts import CaseDrafts
 from app.cases.cases import Cases
 from app.cases.live_replies import LiveReplies
 from app.cases.mail_sender import CLOSE_SECONDS, MailSender
@@ -106,6 +107,7 @@ class Services:
     desk: Desk
     knowledge: Knowledge
     cases: Cases
+    case_drafts: CaseDrafts
     widget: Widget | None  #: None without accounts
     backups: Backups
     accounts: AccountService | None  #: None without accounts
@@ -249,6 +251,7 @@ class Services:
             backups = Backups(database, settings, owner)
             if backups.plan is not None:
                 background.start(backups.run(), "scheduled backups")
+            drafts = Drafts(settings, requests, templates, sources, DraftRecords(database), storage)
             background.start(knowledge.dense.run(), "search by meaning")
             knowledge.ingest.start()
             if knowledge.folder is not None:
@@ -261,7 +264,7 @@ class Services:
                     turns=turns,
                     deletions=deletions,
                     feedback=FeedbackRecords(database),
-                    drafts=Drafts(settings, requests, templates, sources, DraftRecords(database), storage),
+                    drafts=drafts,
                 ),
                 temporary=temporary,
                 presets=OwnPresets(database),
@@ -292,6 +295,7 @@ class Services:
                 ),
                 knowledge=knowledge,
                 cases=cases,
+                case_drafts=CaseDrafts(cases.list, cases.inboxes, knowledge.collections, drafts),
                 widget=widget,
                 backups=backups,
                 accounts=accounts,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, cast, delete, func, select, true
+from sqlalchemy import ColumnElement, Text, and_, cast, delete, func, select, true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -54,6 +55,15 @@ class Collections:
             return list(dict.fromkeys(collection_ids))
 
         return await self._database.read(work)
+
+    async def open_to(self, user_ids: Sequence[str], collection_ids: Sequence[str]) -> list[str]:
+        """Returns those of the collections that all of these users may use, in their order. Leaves out missing ones."""
+        if not collection_ids:
+            return []
+        rights = and_(*(may_use(user_id) for user_id in user_ids))
+        among = select(Collection.id).where(Collection.id.in_(filter(is_id, collection_ids)), rights)
+        usable = await self._database.read(lambda session: set(session.scalars(among)))
+        return [id for id in dict.fromkeys(collection_ids) if id in usable]
 
     async def create(self, user_id: str, name: str, *, description: str = "", everyone: bool = False) -> CollectionView:
         """Creates a collection.

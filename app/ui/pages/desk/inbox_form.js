@@ -78,7 +78,7 @@ export function inboxForm(given, collections) {
     field("Websites that may show it", origins, "One a line. A page from elsewhere can’t open the widget."),
     field("Greeting", greeting, "The first words in the widget."),
     bot.element,
-    make("fieldset", { class: "dk-group" }, make("legend", { class: "dm-label" }, "Collections that the assistant answers from"), ...(boxes.length ? boxes.map((box) => box.element) : [make("p", { class: "dm-hint" }, "There are no collections yet. Add them under Knowledge.")])),
+    make("fieldset", { class: "dk-group" }, make("legend", { class: "dm-label" }, "Collections that the assistant answers from"), ...boxes.map((box) => box.element), make("p", { class: "dm-hint" }, boxes.length ? "Every visitor of this inbox can get their passages, also if only some users may use them." : "There are no collections yet. Add them under Knowledge.")),
     make("div", {}, field("Time zone", zone, "Of the opening hours."), zones),
     hours.element,
   );
