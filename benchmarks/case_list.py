@@ -26,7 +26,7 @@ from tqdm import tqdm
 from app.cases.cases import Cases
 from app.domain.ids import new_id
 from app.store.cases.case_list import CaseListView
-from app.store.chat.conversations import Conversations
+from app.store.chat.search_index import SearchIndex
 from app.store.db.database import Database
 from app.store.db.models import Account
 from app.store.db.notifications import Notifications
@@ -48,7 +48,7 @@ class CaseFiller:
 
     def __init__(self, database: Database, url: str) -> None:
         self._database = database
-        index = Conversations(database).index
+        index = SearchIndex(database)
         self.cases = Cases.create(database, Notifications(url), index, new_id(), 15.0, max_message_chars=8000)
         self.index = index
         self.agent = new_id()  #: of the large inbox

@@ -34,6 +34,7 @@ from app.store.chat.search import entries, mark, ts_vector
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.database import Database, postgres_engine, sqlite_engine
 from app.store.db.models import Account, Conversation, Message
+from app.store.knowledge.source_rights import SourceRights
 from app.store.maintenance.migrate import migrate, sqlite_file
 from benchmarks import machine
 from benchmarks.databases import databases
@@ -164,7 +165,10 @@ def _copy(connection: sa.Connection, rows: Rows) -> None:
 async def queries(url: str) -> dict[str, dict[str, float]]:
     """Times the page's queries for random users."""
     database = Database(url)
-    conversations, records = Conversations(database), TurnRecords(database, new_id(), lease_seconds=15)
+    conversations, records = (
+        Conversations(database, SourceRights(database).closed),
+        TurnRecords(database, new_id(), lease_seconds=15),
+    )
     rng, words = random.Random(1), TextGenerator(7).vocabulary
     users = await database.read(
         lambda session: session.scalars(sa.select(Account.id).where(Account.id != LOCAL_USER_ID)).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from app.domain.knowledge import Passage
 from app.errors import NotFound
@@ -43,3 +43,11 @@ class ScriptedSearch:
                 raise NotFound("There is no such collection.")
         self.queries.append(query)
         return list(self.found_for.get(query, self.found))[:limit]
+
+    async def usable_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """All of them, if the user may use any collection."""
+        return {*document_ids} if any(user_id in members for members in self.members.values()) else set()
+
+    async def closed_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """Returns none: an answer keeps what it has quoted."""
+        return set()

@@ -16,6 +16,7 @@ from app.store.accounts.accounts import AccountRecords
 from app.store.chat.responses import ResponseRecords
 from app.store.chat.transfer import TransferRecords
 from app.store.db.database import Database
+from app.store.knowledge.source_rights import SourceRights
 from app.store.maintenance.check import inspect_database
 from app.store.maintenance.migrate import migrate
 from app.store.maintenance.process_lock import claim_database
@@ -82,7 +83,7 @@ async def _transfers(settings: AppSettings, user: str | None) -> AsyncIterator[t
         user_id = LOCAL_USER_ID if user is None else await AccountRecords(database).id_of(user)
         yield (
             Transfers(
-                TransferRecords(database),
+                TransferRecords(database, SourceRights(database).closed),
                 ResponseRecords(database),
                 max_import_mb=settings.max_import_mb,
                 max_message_chars=settings.max_message_chars,

@@ -6,9 +6,9 @@ Numbers in code are no citations. Code is what CommonMark shows as code: spans i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from app.domain.knowledge import Citation, Passage
+from app.domain.knowledge import WITHHELD, Citation, Passage
 
 _FENCE = re.compile(r"( *)(`{3,})[^`]*")
 _PARTS = re.compile(
@@ -40,9 +40,15 @@ def as_citations(sources: Sequence[Passage]) -> tuple[Citation, ...]:
             title=source.title,
             heading=source.heading,
             text=source.text,
+            withheld=None if source.text else WITHHELD,
         )
         for number, source in enumerate(sources, start=1)
     )
+
+
+def withhold(citations: Sequence[Citation], closed: Collection[str]) -> tuple[Citation, ...]:
+    """Returns the citations without the words of the documents ``closed``. Their numbers and titles stay."""
+    return tuple(citation.without_words() if citation.document_id in closed else citation for citation in citations)
 
 
 def cited_numbers(text: str) -> set[int]:

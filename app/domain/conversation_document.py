@@ -6,7 +6,7 @@ Docstrings and field descriptions in this module become the schema's description
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.citations import cited_numbers
 from app.domain.folders import MAX_FOLDER_NAME_CHARS
 from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.text import MAX_TITLE_CHARS, one_line
@@ -141,7 +142,10 @@ class ToolUseDocument(_Part):
 
 
 class SourceDocument(_Part):
-    """A passage of a document that a reply was given, and may cite by its place in the list: [1] is the first."""
+    """A passage of a document, which a reply cites by its place in the list: [1] is the first.
+
+    Without a text, it only keeps its place: the reply does not cite it, or the user may not read it any more.
+    """
 
     document_id: str = Field(max_length=MAX_SOURCE_ID_CHARS)
     version: Count
@@ -158,6 +162,27 @@ def _source_texts(sources: Sequence[SourceDocument]) -> Iterator[tuple[str, str]
         yield f"sources[{index}].title", source.title
         yield f"sources[{index}].heading", source.heading
         yield f"sources[{index}].text", source.text
+
+
+def _readable_sources(
+    sources: list[SourceDocument], texts: Sequence[str], closed: Collection[str]
+) -> list[SourceDocument]:
+    """Returns the sources that one of the texts cites, at their places: none of the others' words leave the server.
+
+    Args:
+        closed: ids of documents that the user may not read. Of these, the titles stay.
+    """
+    cited = set[int]().union(*map(cited_numbers, texts))
+    return [
+        _readable(source, is_cited=number in cited, is_closed=source.document_id in closed)
+        for number, source in enumerate(sources[: max(cited, default=0)], start=1)
+    ]
+
+
+def _readable(source: SourceDocument, *, is_cited: bool, is_closed: bool) -> SourceDocument:
+    if not is_cited:
+        return source.model_copy(update={"title": "", "heading": "", "text": ""})
+    return source.model_copy(update={"heading": "", "text": ""}) if is_closed else source
 
 
 class MessageDocument(_Part):
@@ -180,7 +205,7 @@ class MessageDocument(_Part):
     sources: list[SourceDocument] = Field(
         [],
         max_length=MAX_SOURCES,
-        description="For a reply: the passages that it was given, in the order of their numbers.",
+        description="For a reply: the passages that it cites, in the order of their numbers.",
     )
     created_at: Moment
     turn: TurnDocument | None = Field(None, description="For a reply: how it was generated.")
@@ -209,7 +234,7 @@ class DraftDocument(_Part):
     model: str = Field(description="Name of the model.")
     text: str = Field(description="What the model wrote.")
     sources: list[SourceDocument] = Field(
-        [], max_length=MAX_SOURCES, description="The passages that it was given, in the order of their numbers."
+        [], max_length=MAX_SOURCES, description="The passages that it cites, in the order of their numbers."
     )
     final_text: str | None = Field(None, description="What the user made of it; null if it was not used.")
     used_as: DraftUse | None = None
@@ -253,6 +278,33 @@ class ConversationDocument(_Part):
         [], max_length=MAX_DRAFTS, description="Drafts of replies to customers, oldest first."
     )
     messages: list[MessageDocument] = Field(description="All messages; each comes after its parent.")
+
+    def source_documents(self) -> Iterator[str]:
+        """The ids of the documents that replies and drafts were given passages of."""
+        for message in self.messages:
+            yield from (source.document_id for source in message.sources)
+        for draft in self.drafts:
+            yield from (source.document_id for source in draft.sources)
+
+    def with_readable_sources(self, closed: Collection[str]) -> ConversationDocument:
+        """The conversation as its user may take it along.
+
+        Args:
+            closed: ids of documents that the user may not read.
+        """
+        messages = [
+            one.model_copy(update={"sources": _readable_sources(one.sources, [one.content], closed)})
+            if one.sources
+            else one
+            for one in self.messages
+        ]
+        drafts = [
+            one.model_copy(update={"sources": _readable_sources(one.sources, [one.text, one.final_text or ""], closed)})
+            if one.sources
+            else one
+            for one in self.drafts
+        ]
+        return self.model_copy(update={"messages": messages, "drafts": drafts})
 
 
 class ResponseDocument(_Part):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 MAX_QUERY_CHARS = 2000
 """Of a search. Of a longer message, its first characters are searched for."""
+
+WITHHELD = (
+    "This passage isn't shown, because you may no longer use the document's collection. Ask an admin for the right to."
+)
 
 
 class DocumentState(StrEnum):
@@ -63,6 +67,10 @@ class Passage:
         """See :func:`place_of`."""
         return place_of(self.title, self.heading)
 
+    def without_words(self) -> Passage:
+        """What is left where a reader may not see the passage: its place among a reply's sources, which count."""
+        return replace(self, heading="", text="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkText:
@@ -94,6 +102,11 @@ class Citation:
     title: str
     heading: str
     text: str
+    withheld: str | None = None  #: why the heading and the text are empty: a sentence for the user
+
+    def without_words(self) -> Citation:
+        """The citation as a user sees it who may not read the passage."""
+        return replace(self, heading="", text="", withheld=WITHHELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,13 @@ class SourcesPrompt:
         self._text = PlacedText(template, "sources", "message")
 
     def with_sources(self, sources: Sequence[Passage], text: str) -> str:
-        """Returns the message as the model is given it; as it is, without sources."""
-        if not sources:
+        """Returns the message as the model is given it; as it is, without sources.
+
+        A source without a text is left out, and the others keep their numbers.
+        """
+        shown = "\n".join(show_source(number, source) for number, source in enumerate(sources, start=1) if source.text)
+        if not shown:
             return text
-        shown = "\n".join(show_source(number, source) for number, source in enumerate(sources, start=1))
         return self._text.fill(shown, text).rstrip("\n")
 
 

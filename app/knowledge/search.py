@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app.domain.knowledge import MAX_QUERY_CHARS, Passage, SearchWay
 from app.errors import InvalidInput
 from app.knowledge.hybrid_search import HybridSearch
 from app.store.chat.search_queue import SearchQueue
+from app.store.knowledge.source_rights import SourceRights
 
 MAX_PASSAGES = 50
 
@@ -16,11 +17,13 @@ class KnowledgeSearch:
     """Finds passages among the collections that a user may use.
 
     Args:
+        rights: to the documents of passages that were found before.
         bot_replies: how many replies of the bot may wait for a search, all as one user, the inbox's account.
     """
 
-    def __init__(self, chunks: HybridSearch, bot_replies: int = 0) -> None:
+    def __init__(self, chunks: HybridSearch, rights: SourceRights, bot_replies: int = 0) -> None:
         self._chunks = chunks
+        self._rights = rights
         self._queue = SearchQueue(min_waiting=bot_replies)
 
     async def search(
@@ -52,3 +55,11 @@ class KnowledgeSearch:
             raise InvalidInput(f"The limit must be from 1 to {MAX_PASSAGES}.")
         async with self._queue.slot(user_id):
             return await self._chunks.search(user_id, query, collections=collections, limit=limit, way=way)
+
+    async def usable_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """Returns those of the documents that exist, and that the user may use."""
+        return await self._rights.usable(user_id, document_ids)
+
+    async def closed_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """Returns those of the documents that exist, and that the user may not use."""
+        return await self._rights.closed(user_id, document_ids)

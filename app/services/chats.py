@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.domain.ids import new_id
 from app.domain.storage import TEMPORARY_BYTES, StorageLimits
 from app.settings import AppSettings
-from app.store.chat.conversations import Conversations
+from app.store.chat.conversations import ClosedDocuments, Conversations
 from app.store.chat.deletions import ConversationDeletion, Deletions
 from app.store.chat.feedback import FeedbackRecords
 from app.store.chat.reply_drafts import DraftRecords
@@ -64,6 +64,8 @@ class Chats:
 class TemporaryChats:
     """Chats kept only in this process's memory. They end with the process, or a day after their last message.
 
+    The documents that they cite are in the persistent database, which ``closed_documents`` asks.
+
     They live in an in-memory SQLite database, created for the first of them, so that everything works as it does for
     persistent chats.
     """
@@ -75,6 +77,7 @@ class TemporaryChats:
         templates: Templates,
         tool_offers: ToolOffers,
         sources: Sources,
+        closed_documents: ClosedDocuments,
     ) -> None:
         #: Set by :meth:`Services.open` before the first chat: the admission itself counts the replies of these chats.
         self.admission: Admission = UnlimitedAdmission()
@@ -83,6 +86,7 @@ class TemporaryChats:
         self._templates = templates
         self._tool_offers = tool_offers
         self._sources = sources
+        self._closed_documents = closed_documents
         self._opening = asyncio.Lock()
         self._open: tuple[Database, Chats] | None = None
 
@@ -136,7 +140,7 @@ class TemporaryChats:
         limits = StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)
         storage = StorageQuota(StorageUsageRecords(database), limits)
         return Chats(
-            conversations=Conversations(database, limits),
+            conversations=Conversations(database, self._closed_documents, limits),
             turns=Turns(
                 self._settings,
                 self._engine,

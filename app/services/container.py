@@ -54,6 +54,7 @@ from app.store.db.notifications import Notifications
 from app.store.desk.audit import Audit
 from app.store.desk.template_versions import TemplateVersions
 from app.store.knowledge.indexing import ChunkIndex
+from app.store.knowledge.source_rights import SourceRights
 from app.store.knowledge.stale_chunks import StaleChunks
 from app.store.maintenance.migrate import migrate, sqlite_file
 from app.store.maintenance.process_lock import claim_database
@@ -148,7 +149,8 @@ class Services:
                 _log.info("%d replies were interrupted when the server last stopped", swept)
             records = TurnRecords(database, owner, lease_seconds)
             limits = settings.storage_limits
-            conversations = Conversations(database, limits)
+            closed_documents = SourceRights(database).closed
+            conversations = Conversations(database, closed_documents, limits)
             storage = StorageQuota(StorageUsageRecords(database), limits)
             deletions = Deletions(database, limits)
             responses = ResponseRecords(database)
@@ -163,7 +165,7 @@ class Services:
             tool_offers = ToolOffers(tools, templates, engine, accounts=settings.accounts)
             knowledge = Knowledge.create(database, settings, engine, owner)
             sources = make_sources(knowledge.search, engine, settings)
-            temporary = TemporaryChats(settings, engine, templates, tool_offers, sources)
+            temporary = TemporaryChats(settings, engine, templates, tool_offers, sources, closed_documents)
             accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
             account_store = accounts or AccountRecords(database)
 
@@ -273,7 +275,7 @@ class Services:
                 responses=responses,
                 response_writer=ResponseWriter(responses, storage),
                 transfers=Transfers(
-                    TransferRecords(database, limits),
+                    TransferRecords(database, closed_documents, limits),
                     responses,
                     max_import_mb=settings.max_import_mb,
                     max_message_chars=settings.max_message_chars,

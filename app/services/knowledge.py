@@ -32,6 +32,7 @@ from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.marked_questions import MarkedQuestions
 from app.store.knowledge.reading import ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.source_rights import SourceRights
 from app.store.knowledge.stored_files import StoredFiles
 from app.templates.files import PROMPTS, read_knowledge_prompt, read_sources_prompt
 from app.turns.sources import Sources
@@ -112,6 +113,7 @@ class Knowledge:
             documents=documents,
             search=KnowledgeSearch(
                 HybridSearch(ChunkSearch(database, search_thesaurus(settings)), dense),
+                rights=SourceRights(database),
                 bot_replies=settings.bot_replies,
             ),
             articles=(articles := Articles(database)),

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from app.domain.citations import cited_numbers, with_footnotes
 from app.domain.conversation_document import ConversationDocument, MessageDocument, SourceDocument, ToolUseDocument
-from app.domain.knowledge import place_of
+from app.domain.knowledge import WITHHELD, place_of
 from app.domain.views import Role
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -53,7 +53,7 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
     for label, source in enumerate(footnotes, start=1):
         yield ""
         place = _literal(place_of(source.title, source.heading))
-        yield f"[^{label}]: {place}, version {source.version}: {_literal(source.text)}"
+        yield f"[^{label}]: {place}, version {source.version}: {_literal(source.text or WITHHELD)}"
 
 
 def _with_footnotes(message: MessageDocument, footnotes: list[SourceDocument]) -> str:

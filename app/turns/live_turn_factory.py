@@ -95,13 +95,16 @@ class LiveTurnFactory:
         context = turn_request.context
         if context.streaming:
             raise Conflict(BUSY)
+        partial_reply = turn_request.partial_reply
+        own = partial_reply.sources if partial_reply else ()
+        path, own = await self._sources.usable(user_id, context.path, own)
+        context = replace(context, path=path)
         used = settings if settings is not None else context.settings
         params = self._seeded(used.sampling_params())
-        partial_reply = turn_request.partial_reply
         resumed = None if turn_request.is_branch else partial_reply
         conversation_id = turn_request.conversation_id
         if partial_reply:
-            sources = partial_reply.sources
+            sources = own
         elif sources is None:
             before = [(turn.question, turn.reply.content) for turn in past_turns(context.path)]
             sources = await self._sources.find(user_id, used.collections, turn_request.text, before)
@@ -152,7 +155,7 @@ class LiveTurnFactory:
             partial_reply=partial_reply,
             tool_uses=turn_request.tool_uses,
             tools=self._tool_rounds(user_id, offered, turn_request, prepare, options),
-            sources=sources,
+            sources=await self._sources.shown(user_id, partial_reply.sources) if partial_reply else sources,
             tokenize_seconds=tokenize_seconds,
             collections=used.collections if sources or partial_reply is None else (),  # else it never searched
         )
@@ -171,7 +174,7 @@ class LiveTurnFactory:
             tool_uses=turn_request.tool_uses,
             decides=turn_request.decision is not None,
             newly_allowed=turn_request.newly_allowed,
-            sources=sources,
+            sources=partial_reply.sources if partial_reply else sources,
             settings=used,
             save_settings=settings is not None,
             seed=params.seed,
@@ -199,9 +202,10 @@ class LiveTurnFactory:
             AppError: the prompt cannot be made; see :meth:`Turns.start`.
         """
         offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
+        path, _ = await self._sources.usable(user_id, context.path)
         return await self._prompter.prepare(
             system_prompt,
-            context,
+            replace(context, path=path),
             text,
             used.sampling_params(),
             caller=caller_of(user_id, accounts=self._settings.accounts),
@@ -216,7 +220,8 @@ class LiveTurnFactory:
         return self._sources.max_tokens
 
     async def prepare_inspection(self, user_id: str, reply: StoredReply, *, with_reply: bool = True) -> PreparedPrompt:
-        """Returns the prompt of a stored reply again, with the reply at its end.
+        """Returns the prompt of a stored reply again, with the reply at its end, and as much of the sources in it as
+        the user may still use.
 
         Args:
             with_reply: false leaves the reply out.
@@ -227,10 +232,11 @@ class LiveTurnFactory:
         used, context = reply.settings, reply.user_message.context
         offered = await self._tool_offers.of(used) if self._tool_offers is not None else OfferedTools()
         params = self._citing(used.sampling_params(), reply.sources, offered)
+        path, sources = await self._sources.usable(user_id, context.path, reply.sources)
         return await self._prompter.prepare(
             await self.system_prompt(used),
-            context,
-            self._sources.prompt.with_sources(reply.sources, reply.user_message.text),
+            replace(context, path=path),
+            self._sources.prompt.with_sources(sources, reply.user_message.text),
             replace(params, max_tokens=max(1, params.min_tokens)),  # reserves no room, so that nothing more is left out
             reply_message(reply.text, reply.token_ids, reply.reasoning, reply.tool_uses) if with_reply else None,
             caller=caller_of(user_id, accounts=self._settings.accounts),

@@ -78,7 +78,8 @@ class Turns:
         self._records = records
         poll_seconds = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._idempotent_starts = IdempotentStarts(records)
-        self._stored = StoredTurns(records, notifications, poll_seconds)
+        sources = sources or Sources(None, engine, settings, read_sources_prompt())
+        self._stored = StoredTurns(records, notifications, sources, poll_seconds)
         self._recent = RecentContexts()
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._factory = LiveTurnFactory(
@@ -89,7 +90,7 @@ class Turns:
             notifications,
             self._recent,
             tool_offers,
-            sources or Sources(None, engine, settings, read_sources_prompt()),
+            sources,
         )
         requests = EngineRequests(engine, self._admission, accounts=settings.accounts)
         self.lens = Lens(contexts, self._factory, requests)

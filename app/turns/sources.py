@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from app.domain.citations import citation_pattern
 from app.domain.knowledge import MAX_QUERY_CHARS, Passage
+from app.domain.prompting import PathMessage
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
 from app.knowledge.query_windows import Window, best_of, is_short, windows_of
@@ -29,7 +31,7 @@ GONE = (
 
 
 class Retriever(Protocol):
-    """Searches documents for passages."""
+    """Searches documents for passages, and knows who may use the documents."""
 
     async def search(
         self, user_id: str, query: str, *, collections: Sequence[str] | None, limit: int
@@ -39,6 +41,14 @@ class Retriever(Protocol):
         Raises:
             NotFound: a collection is missing, or the user may not use it.
         """
+        ...
+
+    async def usable_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """Returns those of the documents that exist, and that the user may use."""
+        ...
+
+    async def closed_documents(self, user_id: str, document_ids: Collection[str]) -> set[str]:
+        """Returns those of the documents that exist, and that the user may not use."""
         ...
 
 
@@ -96,6 +106,36 @@ class Sources:
                 break
             sources.append(passage)
         return tuple(sources)
+
+    async def usable(
+        self, user_id: str, path: tuple[PathMessage, ...], own: tuple[Passage, ...] = ()
+    ) -> tuple[tuple[PathMessage, ...], tuple[Passage, ...]]:
+        """Returns a conversation's messages, and a reply's own sources, as the model may be given them now.
+
+        Sources whose document was removed, or which the user may no longer use, lose their words and keep their
+        numbers. Without any sources this asks nothing.
+        """
+        documents = {source.document_id for source in own}
+        documents.update(source.document_id for message in path for source in message.sources)
+        if not documents:
+            return path, own
+        usable = await self.retriever.usable_documents(user_id, documents) if self.retriever is not None else set[str]()
+        if documents <= usable:
+            return path, own
+
+        def opened(sources: tuple[Passage, ...]) -> tuple[Passage, ...]:
+            return tuple(source if source.document_id in usable else source.without_words() for source in sources)
+
+        messages = (replace(one, sources=opened(one.sources)) if one.sources else one for one in path)
+        return tuple(messages), opened(own)
+
+    async def shown(self, user_id: str, sources: tuple[Passage, ...]) -> tuple[Passage, ...]:
+        """Returns the sources of a stored reply as its user may see them now."""
+        documents = {source.document_id for source in sources}
+        if not documents or self.retriever is None:
+            return sources
+        closed = await self.retriever.closed_documents(user_id, documents)
+        return tuple(source.without_words() if source.document_id in closed else source for source in sources)
 
     async def _search(
         self,

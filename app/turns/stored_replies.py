@@ -15,6 +15,7 @@ from app.store.chat.turn_records import TurnRecord, TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import changed_tool_uses
 from app.turns.events import TurnCitations, TurnEnd, TurnEvent, TurnReasoning, TurnSnapshot, TurnText
+from app.turns.sources import Sources
 
 STOP_SECONDS = 10.0  # for another process to stop its reply
 
@@ -28,11 +29,15 @@ class StoredTurns:
     """Reads replies from the database, where another process's checkpoints arrive.
 
     Args:
+        sources: who may still see what replies cite.
         poll_seconds: interval between two reads of another process's reply when no notification comes.
     """
 
-    def __init__(self, records: TurnRecords, notifications: Notifications, poll_seconds: float) -> None:
+    def __init__(
+        self, records: TurnRecords, notifications: Notifications, sources: Sources, poll_seconds: float
+    ) -> None:
         self._records = records
+        self._sources = sources
         self._notifications = notifications
         self._poll_seconds = poll_seconds
 
@@ -61,7 +66,8 @@ class StoredTurns:
                     offset = len(record.text)
                 if (cited := citations_of(record.text, record.sources)) != citations:
                     citations = cited
-                    yield TurnCitations(cited)
+                    shown = await self._sources.shown(user_id, record.sources)
+                    yield TurnCitations(citations_of(record.text, shown))
                 for event in changed_tool_uses(tool_uses, record.tool_uses):
                     yield event
                 tool_uses = record.tool_uses

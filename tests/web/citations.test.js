@@ -34,6 +34,7 @@ test("a copied reply has its citations as footnotes, and code as it is", () => {
     withFootnotes("Warm [1], `a[1]`, [2].\n```\nb[1]\n```\nLoud [1]", [COLOURS]),
     "Warm [^1], `a[1]`, [2].\n```\nb[1]\n```\nLoud [^1]\n\n[^1]: Colours \\> Red, version 2: Red is \\*warm\\*, and loud.\n",
   );
+  assert.match(withFootnotes("Warm [1].", [{ ...COLOURS, heading: "", text: "", withheld: "It isn't shown." }]), /: Colours, version 2: It isn't shown\.\n$/);
   assert.match(withFootnotes("`open [1]", [COLOURS]), /^`open \[\^1\]/); // a backtick without its like is text
 });
 

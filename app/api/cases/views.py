@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -148,6 +148,8 @@ class CaseMessageData:
 
     @classmethod
     def of(cls, message: CaseMessage) -> CaseMessageData:
+        """What an agent sees of a message. The contact has seen what it cites; other sources keep their places only."""
+        cited = {citation.number for citation in message.citations}
         return cls(
             id=message.id,
             author=NamedActor(message.author, message.author_id, message.author_name),
@@ -157,7 +159,10 @@ class CaseMessageData:
             created_at=message.created_at,
             client_id=message.client_id,
             citations=message.citations,
-            sources=message.sources,
+            sources=tuple(
+                source if number in cited else replace(source, title="", heading="", text="")
+                for number, source in enumerate(message.sources, start=1)
+            ),
             attachments=message.attachments,
         )
 

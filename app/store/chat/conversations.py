@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,6 +10,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.citations import withhold
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
@@ -36,13 +37,19 @@ MAX_TAGS = 20
 MAX_TAG_CHARS = 50
 _LONG_PROMPT_CHARS = 10_000  # a shorter system prompt is too small to matter for the storage quota
 
+ClosedDocuments = Callable[[str, Collection[str]], Awaitable[Set[str]]]
+"""Takes a user and ids of documents; returns those that exist, and that the user may not use."""
+
 
 class Conversations:
     """The repository of conversations. To delete one, see :meth:`app.turns.service.Turns.delete_conversation`."""
 
-    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+    def __init__(
+        self, database: Database, closed_documents: ClosedDocuments, limits: StorageLimits | None = None
+    ) -> None:
         """``limits``: storage limits per user; None is no limit."""
         self._database = database
+        self._closed_documents = closed_documents
         self._limits = limits or StorageLimits()
         self.index = SearchIndex(database)
         self._searches = SearchQueue()
@@ -172,7 +179,11 @@ class Conversations:
                 comparison=comparison_of(session, user_id, rows[-1]) if rows and before is None else (),
             )
 
-        return await self._database.read(work)
+        view = await self._database.read(work)
+        messages = await self._readable(user_id, (*view.messages, *(one.message for one in view.comparison)))
+        shown = len(view.messages)
+        comparison = tuple(map(_with_message, view.comparison, messages[shown:]))
+        return replace(view, messages=messages[:shown], comparison=comparison)
 
     async def get_message(self, user_id: str, message_id: str) -> MessageView:
         """Returns one message.
@@ -187,7 +198,8 @@ class Conversations:
             feedback = feedback_of(session, user_id, [message.id]).get(message.id)
             return message_view(message, turn, siblings_of(session, [message])[message.id], feedback)
 
-        return await self._database.read(work)
+        (message,) = await self._readable(user_id, [await self._database.read(work)])
+        return message
 
     async def versions(self, user_id: str, message_id: str, ids: Sequence[str] = ()) -> tuple[VersionView, ...]:
         """Versions of a reply, with the settings that they were written with, oldest first.
@@ -199,7 +211,9 @@ class Conversations:
             NotFound: the message, or one of the versions, is missing or another user's.
             InvalidInput: it is no reply.
         """
-        return await self._database.read(lambda session: versions_of(session, user_id, message_id, ids))
+        versions = await self._database.read(lambda session: versions_of(session, user_id, message_id, ids))
+        messages = await self._readable(user_id, [version.message for version in versions])
+        return tuple(map(_with_message, versions, messages))
 
     async def show(self, user_id: str, message_id: str) -> None:
         """Shows the branch of ``message_id``, down to its latest message.
@@ -371,6 +385,14 @@ class Conversations:
             lambda session: ChatSettings.model_validate(owned_conversation(session, user_id, conversation_id).settings)
         )
 
+    async def _readable(self, user_id: str, messages: Sequence[MessageView]) -> tuple[MessageView, ...]:
+        """Returns the messages without the words of citations that the user may no longer read."""
+        cited = {citation.document_id for message in messages for citation in message.citations}
+        closed = await self._closed_documents(user_id, cited) if cited else ()
+        if not closed:
+            return tuple(messages)
+        return tuple(replace(message, citations=withhold(message.citations, closed)) for message in messages)
+
     async def _change(self, user_id: str, conversation_id: str, *, counted: bool = False, **values: object) -> None:
         """``counted``: the new values may be large, so check the storage quota before the commit."""
 
@@ -392,6 +414,10 @@ class Conversations:
         if before is not None:
             session.flush()
             self._limits.require_kept(storage_use(session, user_id), before)
+
+
+def _with_message(version: VersionView, message: MessageView) -> VersionView:
+    return replace(version, message=message)
 
 
 def settings_row(settings: ChatSettings) -> dict[str, object]:

@@ -27,6 +27,7 @@ from app.domain.reply_drafts import DraftChange, DraftUse
 from app.domain.storage import StorageLimits, StorageUse
 from app.domain.tool_use import end_open
 from app.domain.views import MessageStatus, Role
+from app.store.chat.conversations import ClosedDocuments
 from app.store.chat.folders import add_folders, folder_names
 from app.store.chat.staged_import import DRAFT_COLUMNS, TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.chat.storage_use import storage_use
@@ -61,9 +62,12 @@ class ImportCounts:
 class TransferRecords:
     """The repository of exports and imports."""
 
-    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+    def __init__(
+        self, database: Database, closed_documents: ClosedDocuments, limits: StorageLimits | None = None
+    ) -> None:
         """``limits``: storage limits per user; None is no limit."""
         self._database = database
+        self._closed_documents = closed_documents
         self._limits = limits or StorageLimits()
 
     async def count(self, user_id: str) -> int:
@@ -75,6 +79,8 @@ class TransferRecords:
     async def read(self, user_id: str, conversation_id: str) -> ConversationDocument:
         """Reads one conversation. A reply in flight counts as interrupted, with its text so far.
 
+        Of the sources of replies and drafts it has those that are cited and that the user may still read.
+
         Raises:
             NotFound: it is missing or another user's.
         """
@@ -83,10 +89,13 @@ class TransferRecords:
             (document,) = _documents(session, [owned_conversation(session, user_id, conversation_id)])
             return document
 
-        return await self._database.read(work)
+        (document,) = await self._readable(user_id, [await self._database.read(work)])
+        return document
 
     async def read_all(self, user_id: str, among: Collection[str] | None = None) -> AsyncIterator[ConversationDocument]:
         """Yields every conversation, oldest first, a few in memory at a time. Each one is a consistent snapshot.
+
+        Their sources are as :meth:`read` returns them.
 
         Args:
             among: only those with these ids; None: all.
@@ -101,7 +110,7 @@ class TransferRecords:
                 ).all()
                 return list(_documents(session, batch))
 
-            documents = await self._database.read(work)
+            documents = await self._readable(user_id, await self._database.read(work))
             if not documents:
                 return
             after = documents[-1].id
@@ -130,6 +139,13 @@ class TransferRecords:
             return await self._write(user_id, staged)
         finally:
             staged.close()
+
+    async def _readable(self, user_id: str, documents: list[ConversationDocument]) -> list[ConversationDocument]:
+        cited = {document_id for document in documents for document_id in document.source_documents()}
+        if not cited:
+            return documents
+        closed = await self._closed_documents(user_id, cited)
+        return [document.with_readable_sources(closed) for document in documents]
 
     async def _write(self, user_id: str, staged: StagedImport) -> ImportCounts:
         for attempt in range(_ATTEMPTS):

@@ -329,6 +329,7 @@ export interface Citation {
   title: string;
   heading: string;
   text: string;
+  withheld: string | null;
 }
 
 /** What to change; omitted fields stay. */

@@ -12,4 +12,5 @@ CITED = {
     "title": "Returns",
     "heading": "",
     "text": SECRET,
+    "withheld": None,
 }

@@ -22,6 +22,7 @@ from app.store.knowledge.indexing import ChunkIndex
 from app.store.knowledge.limits import KnowledgeLimits
 from app.store.knowledge.reading import MAX_ATTEMPTS, ReadingQueue
 from app.store.knowledge.search import ChunkSearch
+from app.store.knowledge.source_rights import SourceRights
 from app.store.maintenance.integrity import broken_rules
 from testing.documents import save_chunks
 
@@ -208,6 +209,43 @@ async def test_limits_of_a_collection(database: Database) -> None:
         await documents.add(LOCAL_USER_ID, None, "two.md", b"x", kind="markdown")
     with pytest.raises(LimitReached):
         await documents.add(LOCAL_USER_ID, None, "one.md", b"y" * 11, kind="markdown")
+
+
+async def test_who_may_still_read_the_documents_that_replies_rest_on(database: Database) -> None:
+    documents, collections, rights = Documents(database), Collections(database), SourceRights(database)
+    people = {role: await person(database, role) for role in ("admin", "agent", "viewer")}
+    members = {role: await person(database, role) for role in ("agent", "viewer")}
+    made = await collections.create(LOCAL_USER_ID, "Closed")
+    for member in members.values():
+        await collections.set_member(LOCAL_USER_ID, made.id, member, may_edit=False)
+    closed = (await documents.add(LOCAL_USER_ID, made.id, "closed.md", b"x", kind="markdown")).id
+    open_to_all = (await documents.add(LOCAL_USER_ID, None, "open.md", b"x", kind="markdown")).id
+    asked = [closed, open_to_all, new_id(), "document-1", ""]
+    for user in (LOCAL_USER_ID, people["admin"], *members.values()):
+        assert await rights.usable(user, asked) == {closed, open_to_all}
+        assert await rights.closed(user, asked) == set()
+    for user in (people["agent"], people["viewer"]):
+        assert await rights.usable(user, asked) == {open_to_all}
+        assert await rights.closed(user, asked) == {closed}
+    await collections.remove_member(LOCAL_USER_ID, made.id, members["agent"])
+    assert await rights.usable(members["agent"], asked) == {open_to_all}
+    await documents.remove(LOCAL_USER_ID, closed)
+    for user in (LOCAL_USER_ID, *people.values(), *members.values()):
+        assert await rights.usable(user, asked) == {open_to_all}
+        assert await rights.closed(user, asked) == set(), "of what is gone there is no right to ask"
+
+
+async def test_collections_that_several_users_may_use(database: Database) -> None:
+    collections = Collections(database)
+    ids = [(await collections.create(LOCAL_USER_ID, name)).id for name in ("One", "Two")]
+    both, one = [await person(database, "agent") for _ in range(2)]
+    for user, usable in ((both, ids), (one, ids[:1])):
+        for id in usable:
+            await collections.set_member(LOCAL_USER_ID, id, user, may_edit=False)
+    wanted = [*reversed(ids), new_id(), "no id", ids[0]]
+    assert await collections.open_to([both], wanted) == ids[::-1]
+    assert await collections.open_to([both, one], wanted) == ids[:1]
+    assert await collections.open_to([one], []) == []
 
 
 async def test_the_audit_log_has_who_and_what_and_no_text(database: Database) -> None:

@@ -26,6 +26,7 @@ from app.store.chat.storage_use import StorageUsageRecords
 from app.store.db import driver
 from app.store.db.database import sqlite_engine
 from app.store.db.models import Conversation, Message
+from app.store.knowledge.source_rights import SourceRights
 from app.store.maintenance.migrate import alembic_config, migrate
 from app.turns import storage_quota as room
 from testing.fake_engine import FakeEngine
@@ -296,7 +297,8 @@ async def test_above_the_limit_tags_are_taken_off_and_a_prompt_is_shortened(serv
     await _ended(services)
     await services.conversations.set_tags(ME, one, ["a", "b"])
     await services.conversations.save_settings(ME, one, ChatSettings(system_prompt="x" * 50_000))
-    full = Conversations(services.database, StorageLimits(max_bytes=1, max_tags=1))
+    rights = SourceRights(services.database)
+    full = Conversations(services.database, rights.closed, StorageLimits(max_bytes=1, max_tags=1))
     await full.set_tags(ME, one, ["a"])
     await full.save_settings(ME, one, ChatSettings(system_prompt="x" * 40_000))
     with pytest.raises(LimitReached):

@@ -25,7 +25,6 @@ from app.domain.text import one_line
 from app.domain.views import Role
 from app.errors import NotFound
 from app.services.container import Services
-from app.store.chat.transfer import TransferRecords
 from app.store.db.models import Account
 from app.store.maintenance.integrity import broken_rules
 from app.transfer.filenames import UniqueNames, attachment, file_name
@@ -76,9 +75,10 @@ async def test_whatever_goes_in_comes_out_byte_for_byte_at_length(
 
 
 async def there_and_back(services: Services, conversations: list[ConversationDocument]) -> None:
-    file = await document_bytes(conversations)
+    # An export has the sources that are cited.
+    file = await document_bytes([one.with_readable_sources(()) for one in conversations])
     user_id = await add_user(services.database)
-    records = TransferRecords(services.database)
+    records = services.transfers.records
     assert (await records.add(user_id, read(file))).imported == len(conversations)
     out = await content(await services.transfers.export_all(user_id, "json"))
     assert await services.database.read(lambda session: broken_rules(session.connection())) == []
@@ -177,7 +177,7 @@ async def test_nobody_exports_what_is_anothers(services: Services, stranger: str
 
 async def test_everything_is_exported_in_both_formats_with_progress(services: Services) -> None:
     conversations = [talk(f"number {number % 30}", id=new_id()) for number in range(45)]
-    await TransferRecords(services.database).add(ME, conversations)
+    await services.transfers.records.add(ME, conversations)
     seen: list[float] = []
     file = await content(await services.transfers.export_all(ME, "json", seen.append))
     assert file == await document_bytes(conversations)

@@ -28,7 +28,7 @@ from app.errors import BrokenFile, InvalidInput
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat import transfer as store
-from app.store.chat.transfer import ImportCounts, TransferRecords
+from app.store.chat.transfer import ImportCounts
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
 from app.store.maintenance.integrity import broken_rules
 from app.store.maintenance.process_lock import claim_database
@@ -181,7 +181,7 @@ async def test_what_fails_in_the_last_statement_leaves_nothing(
 
 
 async def test_two_imports_at_once_make_no_duplicates(services: Services, stranger: str) -> None:
-    records = TransferRecords(services.database)
+    records = services.transfers.records
     conversations = read(document(*(talk(f"c{n}", message(f"a{n}")) for n in range(50))))
     counts = await asyncio.gather(*(records.add(user_id, conversations) for user_id in (ME, stranger) * 3))
     assert sorted((count.imported, count.already_there) for count in counts) == [(0, 50)] * 4 + [(50, 0)] * 2

@@ -13,7 +13,6 @@ from app.domain.ids import new_id
 from app.domain.views import MessageStatus, MessageView
 from app.errors import NotFound
 from app.services.container import Services
-from app.store.chat.transfer import TransferRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnEvent, TurnReasoning, TurnText
 from app.turns.service import TurnRef
@@ -123,7 +122,7 @@ async def test_thoughts_of_a_dead_process_are_kept(services: Services, engine: F
     ref, gate = await thinking(services, engine, "Six ", "sevens.")
     await stored(services, ref, "Six sevens.")
     assert (await last(services, ref)).status is MessageStatus.STREAMING
-    document = await TransferRecords(services.database).read(ME, ref.conversation_id)  # as after a crash
+    document = await services.transfers.records.read(ME, ref.conversation_id)  # as after a crash
     assert (document.messages[-1].status, document.messages[-1].reasoning) == ("interrupted", "Six sevens.")
     gate.set()
     await read(services, ref)

@@ -69,9 +69,11 @@ function makeSource(citation, open, mark) {
       make("span", { class: "dm-citation-title", dir: "auto" }, citation.title),
       heading === "" ? "" : make("span", { class: "dm-citation-heading", dir: "auto" }, heading),
     ),
-    make("blockquote", { class: "dm-citation-text", dir: "auto" }, citation.text),
-    open && make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document"),
-    mark !== null && citation.document_id !== undefined
+    citation.withheld
+      ? make("p", { class: "dm-hint" }, citation.withheld)
+      : make("blockquote", { class: "dm-citation-text", dir: "auto" }, citation.text),
+    open && !citation.withheld && make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document"),
+    mark !== null && citation.document_id !== undefined && !citation.withheld
       ? make("button", { type: "button", class: "dm-action dm-mark-source", onclick: () => mark(citation) }, "Answers this question")
       : null,
   );

@@ -15,7 +15,7 @@ const MARKUP = /[\\`*_[\]<>&#~|$!]/g;
 export function withFootnotes(text, citations) {
   if (citations.length === 0) return text;
   const cited = new Set(citations.map(({ number }) => number));
-  const notes = citations.map((citation) => `[^${citation.number}]: ${place(citation)}: ${literal(citation.text)}`);
+  const notes = citations.map((citation) => `[^${citation.number}]: ${place(citation)}: ${literal(citation.withheld || citation.text)}`);
   return `${replaceNumbers(text, (number, space) => (cited.has(number) ? `${space}[^${number}]` : null))}\n\n${notes.join("\n\n")}\n`;
 }
 

@@ -58,6 +58,7 @@ class MessageCitation(TypedDict):
     title: str  #: of the document
     heading: str  #: the headings above it, joined by " > "; may be empty
     text: str
+    withheld: NotRequired[str | None]  #: why the text is empty
 
 
 class MessageDifference(TypedDict):

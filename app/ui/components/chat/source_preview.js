@@ -109,7 +109,7 @@ export class SourcePreview {
       },
       make("p", { class: "dm-source-title", dir: "auto" }, `[${citation.number}] ${citation.title}`),
       heading === "" ? null : make("p", { class: "dm-source-heading", dir: "auto" }, heading),
-      make("p", { class: "dm-source-passage", dir: "auto" }, citation.text),
+      make("p", { class: "dm-source-passage", dir: "auto" }, citation.withheld || citation.text),
       this.open
         ? make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => this.#openDocument(mark) }, "Open document")
         : null,

@@ -43,6 +43,7 @@ export interface Citation {
   title: string;
   heading: string; // the headings above it, joined by " > "
   text: string;
+  withheld?: string | null; // why the text is empty
   document_id?: string; // with these, the document can be opened at the passage
   version?: number;
   start?: number; // code points of the version's text before it
