@@ -23,11 +23,12 @@ from app.domain.opening_hours import opens_at
 from app.domain.templates import Template
 from app.domain.text import clean_text
 from app.domain.views import MessageStatus, ReplyStats
-from app.errors import AppError, EngineUnavailable, StorageUnavailable
+from app.errors import AppError, EngineUnavailable, NotFound, StorageUnavailable
 from app.settings import AppSettings
 from app.store.cases.bot_cases import BotReply
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import TurnRecords
+from app.store.knowledge.collections import Collections
 from app.templates.catalog import Templates
 from app.turns.buffer import ReplyBuffer
 from app.turns.checkpoints import Checkpoints
@@ -65,6 +66,7 @@ class BotReplies:
     """Writes the bot's replies.
 
     Args:
+        collections: tells which of an inbox's collections are left.
         records: stores the checkpoints of replies.
         requests: admits the bot's requests without a user's limits: how many there are is limited elsewhere.
         count_tokens: counts the tokens of a reply for the inbox's account, as those of a user's replies are counted.
@@ -79,6 +81,7 @@ class BotReplies:
         requests: EngineRequests,
         templates: Templates,
         sources: Sources,
+        collections: Collections,
         live: LiveReplies,
         count_tokens: Callable[[str, int], None],
     ) -> None:
@@ -89,6 +92,7 @@ class BotReplies:
         self._engine = requests.engine
         self._templates = templates
         self._sources = sources
+        self._collections = collections
         self._live = live
         self._count_tokens = count_tokens
 
@@ -100,8 +104,8 @@ class BotReplies:
         """
         case, inbox = answering.case, answering.inbox
         before, message = talk(answering.history)
-        pairs = [(asked["content"], said["content"]) for asked, said in zip(before[::2], before[1::2], strict=True)]
-        found = await self._sources.find(inbox.user_id, inbox.collections, message, pairs)
+        collections, found = await self._find(inbox, before, message)
+        answering = replace(answering, inbox=replace(inbox, collections=collections))
         template = await self._templates.prompt(WIDGET_BOT)
         if template is None:
             raise EngineUnavailable(f"The prompt “{WIDGET_BOT}” was removed. Restore it at /desk.")
@@ -132,6 +136,27 @@ class BotReplies:
         case = answering.case
         given = await self._cases.bot.hand_off(case.id, case.epoch, reason, sentence=told, sources=sources)
         return given is not None
+
+    async def _find(
+        self, inbox: InboxView, before: Sequence[ChatMessage], message: str
+    ) -> tuple[tuple[str, ...], tuple[Passage, ...]]:
+        """The collections that the inbox can search, and what is found in them. Skips those that are gone."""
+        pairs = [(asked["content"], said["content"]) for asked, said in zip(before[::2], before[1::2], strict=True)]
+        try:
+            return inbox.collections, await self._sources.find(inbox.user_id, inbox.collections, message, pairs)
+        except NotFound:
+            usable = tuple(await self._collections.open_to([inbox.user_id], inbox.collections))
+            if len(usable) == len(inbox.collections):
+                raise
+        gone = [id for id in inbox.collections if id not in usable]
+        _log.warning(
+            "the inbox %s answers without %d of its collections, which are gone or closed to it (%s); choose its "
+            "collections again at /desk#inboxes",
+            inbox.id,
+            len(gone),
+            ", ".join(gone),
+        )
+        return usable, await self._sources.find(inbox.user_id, usable, message, pairs)
 
     async def _offer_passages(self, answering: Answering, found: Sequence[Passage]) -> None:
         """Without a model that can answer, people do: the passages are shown as what a search has found."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 
 from app.domain.chat_settings import ChatSettings
@@ -11,6 +12,8 @@ from app.store.cases.case_list import CaseList
 from app.store.cases.inboxes import Inboxes
 from app.store.knowledge.collections import Collections
 from app.turns.drafts import Draft, DraftEnd, DraftEvent, DraftRequest, Drafts
+
+_log = logging.getLogger(__name__)
 
 NOT_OPEN = (
     "The sources of this inbox aren't open to you, so no draft was written: ask an admin for the right to use them, or "
@@ -49,6 +52,12 @@ class CaseDrafts:
         if not {*wanted} <= {*inbox.collections}:
             raise NotFound("The inbox of this case doesn't use that collection. Leave it out, or add it to the inbox.")
         of_inbox = await self._collections.open_to([inbox.user_id], wanted)
+        if len(of_inbox) < len({*wanted}):
+            _log.warning(
+                "a draft is written without %d collections of the inbox %s, which are gone or closed to it",
+                len({*wanted}) - len(of_inbox),
+                inbox.id,
+            )
         usable = await self._collections.open_to([inbox.user_id, user_id], of_inbox)
         if of_inbox and not usable:
             return _refused(NOT_OPEN)

@@ -128,6 +128,12 @@ class ChatTitle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InboxName:
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionUse:
     """What a collection's deletion touches. Only the viewing user's own chats are named."""
 
@@ -135,6 +141,7 @@ class CollectionUse:
     documents: int
     chats: int  #: chats of all users whose settings name the collection; temporary ones are not counted
     own_chats: list[ChatTitle]  #: the latest of the viewing user's among them
+    inboxes: list[InboxName]  #: that answer their visitors from it, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,6 +218,7 @@ class Services:
                 bot_requests,
                 templates,
                 sources,
+                knowledge.collections,
                 live_replies,
                 count_tokens=admission.record_tokens,
             )

@@ -24,9 +24,12 @@ test("a score has few digits, and a tiny one is no row of zeros", () => {
 
 test("who deletes a collection reads how many documents go and which chats use it", () => {
   const own = [{ id: "1", title: "Mine" }];
-  const text = (documents, chats, own_chats = []) => deletionText({ documents, chats, own_chats });
+  const text = (documents, chats, own_chats = [], inboxes = []) => deletionText({ documents, chats, own_chats, inboxes });
   assert.match(text(0, 0), /with 0 documents\..* No chat uses it\.$/);
   assert.match(text(1, 1, own), /with 1 document\..* 1 chat uses it as a source.*; yours:$/);
   assert.match(text(2, 3, own), /3 chats use it .*; yours among them:$/);
   assert.match(text(2, 3), /3 chats use it .* the next message\.$/);
+  const [mail, web] = ["Mail", "Web"].map((name) => ({ id: name, name }));
+  assert.match(text(1, 0, [], [mail]), / The inbox Mail will answer without it\. No chat uses it\.$/);
+  assert.match(text(1, 0, [], [mail, web]), / The inboxes Mail, Web will answer without it\./);
 });

@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
 from app.domain.ids import new_id
-from app.domain.knowledge import ChatTitle, CollectionMemberView, CollectionUse, CollectionView
+from app.domain.knowledge import ChatTitle, CollectionMemberView, CollectionUse, CollectionView, InboxName
 from app.errors import Conflict, NotAllowed, NotFound
+from app.store.db.case_models import Inbox
 from app.store.db.database import Database
 from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Collection, CollectionMember, Document
 from app.store.db.models import Account, Conversation
@@ -141,12 +142,13 @@ class Collections:
                 documents=_count_documents(session, collection_id),
                 chats=len(using),
                 own_chats=own[:MAX_NAMED_CHATS],
+                inboxes=[InboxName(id=inbox.id, name=inbox.name) for inbox in _inboxes_using(session, collection_id)],
             )
 
         return await self._database.read(work)
 
     async def delete(self, user_id: str, collection_id: str) -> None:
-        """Deletes a collection with its documents. Citations keep their quotations.
+        """Deletes a collection with its documents, and takes it out of inboxes. Citations keep their quotations.
 
         Nothing finds the documents from the first of several transactions on. If the program ends between them, the
         collection is there without documents.
@@ -166,7 +168,13 @@ class Collections:
         def work(session: Session) -> None:
             _administered(session, user_id, collection_id)
             documents = removed + _count_documents(session, collection_id)
+            # A change of an inbox locks it before the collections that it gets. In the other order, PostgreSQL would
+            # end one of the two.
+            session.execute(select(Inbox.id).order_by(Inbox.id).with_for_update(key_share=True))
             session.execute(delete(Collection).where(Collection.id == collection_id))
+            for inbox in _inboxes_using(session, collection_id):
+                inbox.collections = [id for id in inbox.collections if id != collection_id]
+                add_event(session, user_id, AuditAction.INBOX_CHANGED, inbox.id, fields="collections")
             add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents)
 
         removed = await self._database.write(remove_documents)
@@ -242,6 +250,12 @@ class Collections:
         except IntegrityError as error:
             raise Conflict("There is a collection of this name already. Choose another name.") from error
         return changed
+
+
+def _inboxes_using(session: Session, collection_id: str) -> list[Inbox]:
+    """The inboxes that answer from the collection, by name."""
+    named = cast(Inbox.collections, Text).contains(collection_id, autoescape=True)
+    return list(session.scalars(select(Inbox).where(named).order_by(Inbox.name, Inbox.id)))
 
 
 def _require_admin(session: Session, user_id: str) -> None:

@@ -126,6 +126,8 @@ async def test_an_agent_gets_no_passage_of_a_collection_that_only_the_inbox_may_
         assert (refused[0], refused[2]) == (status, "")
         assert "discount limit is" not in refused[1]
 
+    await ada.delete(f"/api/kb/collections/{here.ids['Public']}")
+    assert "public discount" not in (await draft(here.clients["eve"], "both"))[2], "a collection that was deleted"
     gone = f"{internal}/members/{here.ids['eve']}"
     assert (await ada.delete(gone)).status_code == 204
     assert (await draft(here.clients["eve"], "closed"))[2] == "", "a right that was taken"

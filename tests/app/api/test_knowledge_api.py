@@ -303,10 +303,35 @@ async def test_before_a_collection_is_deleted_an_admin_sees_what_uses_it(here: D
     prompt = {"system_prompt": f"About {used}."}  # it names the collection, and does not use it
     assert (await gus.post("/api/turns", json={"text": "Hello", "settings": prompt})).status_code == 201
     use = (await ada.get(f"{COLLECTIONS}/{used}/use")).json()
-    assert (use["can_delete"], use["documents"], use["chats"]) == (True, 1, 5)
+    assert (use["can_delete"], use["documents"], use["chats"], use["inboxes"]) == (True, 1, 5, [])
     assert {chat["id"] for chat in use["own_chats"]} == {id for id, http in mine.items() if http is ada}
     assert (await ada.get(f"{COLLECTIONS}/{KNOWLEDGE_COLLECTION_ID}/use")).json()["can_delete"] is False
     assert (await ada.get(f"{COLLECTIONS}/nonsense/use")).status_code == 404
+
+
+async def test_a_deleted_collection_is_taken_out_of_inboxes(here: Desk) -> None:
+    ada = here.clients["ada"]
+    gone, kept = [
+        (await ada.post(COLLECTIONS, json={"name": name, "everyone": True})).json()["id"] for name in ("Gone", "Kept")
+    ]
+    inboxes = {
+        name: (await ada.post("/api/inboxes", json={"name": name, "collections": collections})).json()["id"]
+        for name, collections in {"Web": [gone, kept], "Mail": [gone], "Other": [kept]}.items()
+    }
+    greeting = {"greeting": f"About {gone}"}  # it names the collection, and does not use it
+    assert (await ada.patch(f"/api/inboxes/{inboxes['Other']}", json=greeting)).status_code == 200
+    use = (await ada.get(f"{COLLECTIONS}/{gone}/use")).json()
+    assert use["inboxes"] == [{"id": inboxes[name], "name": name} for name in ("Mail", "Web")]
+    for name, status in (("gus", 403), ("vera", 403)):
+        assert (await here.clients[name].get(f"{COLLECTIONS}/{gone}/use")).status_code == status
+        assert (await here.clients[name].delete(f"{COLLECTIONS}/{gone}")).status_code == status
+    assert (await here.client().delete(f"{COLLECTIONS}/{gone}")).status_code == 401
+    assert (await ada.delete(f"{COLLECTIONS}/{gone}")).status_code == 204
+    left = {one["name"]: one["collections"] for one in (await ada.get("/api/inboxes")).json()["inboxes"]}
+    assert left == {"Web": [kept], "Mail": [], "Other": [kept]}
+    log = (await ada.get("/api/desk/audit", params={"action": "inbox_changed"})).json()["items"]
+    told = [one["target"] for one in log if one["details"] == {"fields": "collections"}]
+    assert {*told} == {inboxes["Mail"], inboxes["Web"]}
 
 
 async def test_questions_are_marked_and_exported_by_editors_only(here: Desk) -> None:

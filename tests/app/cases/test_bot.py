@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from app.auth.rate_limits import RateLimit
 from app.cases.bot import CaseBot
 from app.cases.decisions import BotAction, decision_form, possible_actions, read_decision
 from app.domain.case_views import CaseMessage
 from app.domain.cases import AuthorKind, CaseEventKind, CaseStatus, HandOffReason
+from app.domain.ids import new_id
 from app.domain.knowledge import Passage
 from app.domain.usage import Days, UsageReport
 from app.knowledge.hybrid_search import HybridSearch
 from app.services.container import Services
 from app.settings import AppSettings
+from app.store.db.case_models import Inbox
 from engine import EngineFailedError, FinishReason, StructureKind
 from testing.fake_engine import FakeEngine
 from testing.knowledge import ScriptedSearch, passage
@@ -289,6 +293,26 @@ async def test_all_its_replies_may_search_at_once(
     going_on.set()
     await eventually(lambda: not services._bot._tasks)
     assert {await status(here, case_id) for case_id in ids} == {(CaseStatus.OPEN, HandOffReason.POLICY)}
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_collection_that_is_gone_is_skipped(
+    here: BotDesk, engine: FakeEngine, caplog: pytest.LogCaptureFixture, left: bool
+) -> None:
+    """Another process may have stored it with the inbox just when it was deleted."""
+    dead = new_id()
+    used = list(here.services.sources.retriever.members) if left else []  # type: ignore[union-attr]
+
+    def spoil(session: Session) -> None:
+        session.execute(update(Inbox).where(Inbox.id == here.inbox.id).values(collections=[dead, *used]))
+
+    await here.services.database.write(spoil)
+    say(engine, "answer" if left else "hand_off", "sources_answer" if left else "policy", *([1] if left else []))
+    engine.say("Within 30 days [1].")
+    case_id = await write(here, "How long?")
+    assert (await status(here, case_id))[0] is (CaseStatus.BOT if left else CaseStatus.OPEN)
+    assert (RETURNS.text in engine.calls[0][0][-1]["content"]) == left
+    assert f"answers without 1 of its collections, which are gone or closed to it ({dead})" in caplog.text
 
 
 def test_decisions_are_read_strictly() -> None:

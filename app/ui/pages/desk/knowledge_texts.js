@@ -20,9 +20,11 @@ export const RIGHTS = [
 /** Why a question counts as unanswered. @type {Record<GapReason, string>} */
 export const REASONS = { nothing_found: "Nothing found", not_cited: "Nothing cited", disliked: "Disliked" };
 
-/** What deleting a collection does. @param {Pick<CollectionUse, "documents" | "chats" | "own_chats">} use */
-export function deletionText({ documents, chats, own_chats: own }) {
-  const removed = `This deletes the collection with ${plural(documents, "document")}. It can't be undone. Replies that cite them keep their quotations.`;
+/** What deleting a collection does. @param {Pick<CollectionUse, "documents" | "chats" | "own_chats" | "inboxes">} use */
+export function deletionText({ documents, chats, own_chats: own, inboxes }) {
+  const names = inboxes.map(({ name }) => name).join(", ");
+  const without = inboxes.length ? ` ${inboxes.length === 1 ? "The inbox" : "The inboxes"} ${names} will answer without it.` : "";
+  const removed = `This deletes the collection with ${plural(documents, "document")}. It can't be undone. Replies that cite them keep their quotations.${without}`;
   if (chats === 0) return `${removed} No chat uses it.`;
   const using = `${plural(chats, "chat")} ${chats === 1 ? "uses" : "use"} it as a source, and will need another choice of sources before the next message`;
   return `${removed} ${using}${own.length ? (own.length === chats ? "; yours:" : "; yours among them:") : "."}`;
