@@ -1,4 +1,4 @@
-"""Audit action types. The audit log never contains what users wrote."""
+"""Audit action types. The audit log never contains what users wrote, but for names of documents and collections."""
 
 from __future__ import annotations
 

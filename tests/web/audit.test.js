@@ -10,6 +10,7 @@ test("an entry speaks of names and labels; of what was deleted the id is left", 
   assert.equal(targetText(entry({}, { target: "i1", names })), "Website");
   assert.equal(targetText(entry({}, { target: "i2", names })), "i2");
   assert.equal(targetText(entry({})), "");
+  assert.equal(targetText(entry({ name: "terms.md", collection: "c1" }, { target: "d1", action: "document_removed" })), "terms.md");
   assert.equal(targetText(entry({}, { action: "signed_in", target: "01a21c4f-96f0" })), "Session");
   assert.equal(targetText(entry({}, { action: "invited", target: "01a21c4f-934a" })), "Invitation");
   assert.equal(detailsText(entry({ user_id: "u1" }, { names })), "User: Mia");

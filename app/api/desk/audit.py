@@ -54,8 +54,9 @@ async def get_audit_csv(
 
     async def rows() -> AsyncIterator[Iterable[object]]:
         async for entry in services.desk.audit_log.all(days.whole, action=action, actor=actor):
-            details = json.dumps(entry.details) if entry.details else ""
-            yield entry.at.isoformat(), entry.actor or "", entry.action, entry.target or "", details
+            details = json.dumps(entry.details, ensure_ascii=False) if entry.details else ""
+            names = json.dumps(entry.names, ensure_ascii=False) if entry.names else ""
+            yield entry.at.isoformat(), entry.actor or "", entry.action, entry.target or "", details, names
 
-    header = ("at", "actor", "action", "target", "details")
+    header = ("at", "actor", "action", "target", "details", "names")
     return csv_response(f"audit {days.first} to {days.last}.csv", header, rows())

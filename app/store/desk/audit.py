@@ -28,7 +28,7 @@ class Audit:
         Args:
             actor_id: the user who acted; None if no user was signed in.
             target: the id or name of the object acted on.
-            details: numbers, ids, roles: never what a user wrote.
+            details: numbers, ids, roles, and names of what may be deleted: never a text that a user wrote.
 
         Raises:
             StorageUnavailable: the database is unavailable.

@@ -166,7 +166,7 @@ class Collections:
             return hide_documents(session, collection_id)
 
         def work(session: Session) -> None:
-            _administered(session, user_id, collection_id)
+            name = _administered(session, user_id, collection_id).name
             documents = removed + _count_documents(session, collection_id)
             # A change of an inbox locks it before the collections that it gets. In the other order, PostgreSQL would
             # end one of the two.
@@ -175,7 +175,7 @@ class Collections:
             for inbox in _inboxes_using(session, collection_id):
                 inbox.collections = [id for id in inbox.collections if id != collection_id]
                 add_event(session, user_id, AuditAction.INBOX_CHANGED, inbox.id, fields="collections")
-            add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents)
+            add_event(session, user_id, AuditAction.COLLECTION_DELETED, collection_id, documents=documents, name=name)
 
         removed = await self._database.write(remove_documents)
         while await self._stale.clean_up(collection_id):

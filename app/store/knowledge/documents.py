@@ -133,6 +133,7 @@ class Documents:
                 version=document.newest,
                 bytes=len(data),
                 source=source.value,
+                name=name,
             )
             return AddedDocument(id=document.id, version=document.newest, state=DocumentState.WAITING, changed=True)
 
@@ -195,10 +196,11 @@ class Documents:
             hold_collection(session, document_id)
             document = used_document(session, user_id, document_id, lock=True)
             _require_editor(session, user_id, document.collection_id)
+            details = {"collection": document.collection_id, "name": document.name}
             hide_documents(session, document.collection_id, document_id)
             if delete_some_chunks(session, [document]):
                 delete_some_documents(session, [document])
-            add_event(session, user_id, AuditAction.DOCUMENT_REMOVED, document_id, collection=document.collection_id)
+            add_event(session, user_id, AuditAction.DOCUMENT_REMOVED, document_id, **details)
 
         await self._database.write(work)
 

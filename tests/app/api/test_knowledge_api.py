@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +336,31 @@ async def test_a_deleted_collection_is_taken_out_of_inboxes(here: Desk) -> None:
     log = (await ada.get("/api/desk/audit", params={"action": "inbox_changed"})).json()["items"]
     told = [one["target"] for one in log if one["details"] == {"fields": "collections"}]
     assert {*told} == {inboxes["Mail"], inboxes["Web"]}
+
+
+async def test_the_audit_log_tells_what_was_removed(here: Desk) -> None:
+    ada, today = here.clients["ada"], datetime.now(UTC).date()
+    days = {"first": str(today - timedelta(days=1)), "last": str(today + timedelta(days=1))}
+    for name in ("Überblick.md", "kept.md"):
+        added = (await upload(ada, name)).json()["id"]
+        if name != "kept.md":
+            assert (await ada.delete(f"{DOCUMENTS}/{added}")).status_code == 204
+    entries = (await ada.get("/api/desk/audit", params=days)).json()["items"]
+    told = [(one["action"], one["details"].get("name")) for one in entries if one["action"].startswith("document")]
+    assert {*told} == {
+        ("document_added", "Überblick.md"),
+        ("document_removed", "Überblick.md"),
+        ("document_added", "kept.md"),
+    }
+    table = await ada.get("/api/desk/audit/csv", params=days)
+    rows = [row for row in csv.DictReader(io.StringIO(table.text)) if row["action"] == "document_removed"]
+    assert [json.loads(row["details"])["name"] for row in rows] == ["Überblick.md"]
+    assert json.loads(rows[0]["names"]) == {KNOWLEDGE_COLLECTION_ID: "Knowledge"}
+    assert TEXT not in table.text
+    for client, status in ((here.clients["gus"], 403), (here.clients["vera"], 403), (here.client(), 401)):
+        refused = await client.get("/api/desk/audit/csv", params=days)
+        assert refused.status_code == status
+        assert "blick" not in refused.text
 
 
 async def test_questions_are_marked_and_exported_by_editors_only(here: Desk) -> None:

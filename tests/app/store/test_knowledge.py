@@ -250,14 +250,20 @@ async def test_collections_that_several_users_may_use(database: Database) -> Non
 
 async def test_the_audit_log_has_who_and_what_and_no_text(database: Database) -> None:
     documents = Documents(database)
-    added = await documents.add(LOCAL_USER_ID, None, "secret-plan.md", b"x", kind="markdown")
+    added = await documents.add(LOCAL_USER_ID, None, "plan.md", b"a secret", kind="markdown")
     await documents.remove(LOCAL_USER_ID, added.id)
     events = await database.read(lambda session: session.scalars(sa.select(AuditEvent).order_by(AuditEvent.id)).all())
     assert [(event.action, event.target, event.actor_id) for event in events] == [
         ("document_added", added.id, LOCAL_USER_ID),
         ("document_removed", added.id, LOCAL_USER_ID),
     ]
+    assert [event.details["name"] for event in events] == ["plan.md", "plan.md"]
     assert "secret" not in str([event.details for event in events])
+    collections = Collections(database)
+    made = await collections.create(LOCAL_USER_ID, "Plans")
+    await collections.delete(LOCAL_USER_ID, made.id)
+    latest = sa.select(AuditEvent.details).order_by(AuditEvent.id.desc()).limit(1)
+    assert await database.read(lambda session: session.scalar(latest)) == {"documents": 0, "name": "Plans"}
 
 
 async def test_a_document_outlives_who_added_it(database: Database) -> None:

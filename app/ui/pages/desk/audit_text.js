@@ -57,8 +57,8 @@ const NAMELESS = {
   reply_reviewed: "Reply",
 };
 
-/** What was acted on, by its name, or else by its kind; of what was deleted the id is left. @param {AuditEntry} entry */
-export const targetText = ({ action, target, names }) => (target === null ? "" : (names[target] ?? NAMELESS[action] ?? target));
+/** What was acted on, by its name, now or then, or else by its kind; of other things that were deleted the id is left. @param {AuditEntry} entry */
+export const targetText = ({ action, target, names, details }) => (target === null ? "" : String(names[target] ?? details.name ?? NAMELESS[action] ?? target));
 
 /** @param {AuditEntry} entry */
 export const detailsText = ({ details, names }) =>
