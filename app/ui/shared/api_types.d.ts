@@ -355,6 +355,7 @@ export interface CollectionUse {
   documents: number;
   chats: number;
   own_chats: ChatTitle[];
+  inboxes: InboxName[];
 }
 
 /** A collection, as one user sees it. */
@@ -939,6 +940,11 @@ export interface InboxData {
 
 export interface InboxList {
   inboxes: InboxData[];
+}
+
+export interface InboxName {
+  id: string;
+  name: string;
 }
 
 /** The key that signs the identities of contacts. It is shown once; the one before holds for a day. */
