@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from app.domain.chat_settings import ChatSettings
 from app.domain.reply_drafts import DraftUse
 from app.errors import NotFound
-from app.store.cases.case_list import CaseList
+from app.store.cases.case_details import CaseDetails
 from app.store.cases.inboxes import Inboxes
 from app.store.knowledge.collections import Collections
 from app.turns.drafts import Draft, DraftEnd, DraftEvent, DraftRequest, Drafts
@@ -28,7 +28,7 @@ class CaseDrafts:
     and reads what is found.
     """
 
-    def __init__(self, cases: CaseList, inboxes: Inboxes, collections: Collections, drafts: Drafts) -> None:
+    def __init__(self, cases: CaseDetails, inboxes: Inboxes, collections: Collections, drafts: Drafts) -> None:
         self._cases = cases
         self._inboxes = inboxes
         self._collections = collections

@@ -156,6 +156,7 @@ async def _timeout_when_stuck() -> AsyncIterator[Callable[[int], None]]:
     loop = asyncio.get_running_loop()
     pid: int | None = None
     used = 0.0
+    looking: asyncio.TimerHandle
 
     def started(id: int) -> None:
         nonlocal pid

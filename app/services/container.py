@@ -298,7 +298,7 @@ class Services:
                 ),
                 knowledge=knowledge,
                 cases=cases,
-                case_drafts=CaseDrafts(cases.list, cases.inboxes, knowledge.collections, drafts),
+                case_drafts=CaseDrafts(cases.details, cases.inboxes, knowledge.collections, drafts),
                 widget=widget,
                 backups=backups,
                 accounts=accounts,

@@ -12,6 +12,7 @@ from app.domain.ids import new_id
 from app.domain.knowledge import NewChunk
 from app.domain.roles import UserRole
 from app.store.knowledge.reading import ReadingQueue
+from testing.documents import save_chunks
 from testing.knowledge import ScriptedSearch, passage
 from tests.app.api.secret_sources import SECRET
 from tests.app.desk import Desk
@@ -65,7 +66,7 @@ async def add_document(here: Desk, collection: str, text: str) -> None:
     assert sent.status_code == 202, sent.text
     queue = ReadingQueue(here.services.database, "test")
     while (job := await queue.claim_next()) is not None:
-        assert await queue.save_chunks(job, "Terms", text, [NewChunk(heading="", start=0, end=len(text), tokens=9)])
+        assert await save_chunks(queue, job, "Terms", text, [NewChunk(heading="", start=0, end=len(text), tokens=9)])
 
 
 async def test_an_agent_gets_no_passage_of_a_collection_that_only_the_inbox_may_use(here: Desk) -> None:

@@ -20,6 +20,7 @@ from app.domain.knowledge import WITHHELD, NewChunk
 from app.domain.roles import UserRole
 from app.store.knowledge.reading import ReadingQueue
 from engine import FinishReason
+from testing.documents import save_chunks
 from testing.knowledge import passage
 from tests.app.api.test_tool_doors import events
 from tests.app.desk import Desk, desk
@@ -55,7 +56,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Desk]:
             NewChunk(heading="Vault", start=0, end=length, tokens=6),
             NewChunk(heading="Vault", start=length + 1, end=len(TEXT), tokens=6),
         ]
-        assert await queue.save_chunks(job, "Vault rules", TEXT, chunks)
+        assert await save_chunks(queue, job, "Vault rules", TEXT, chunks)
         yield opened
 
 

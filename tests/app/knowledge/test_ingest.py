@@ -14,7 +14,7 @@ from app.domain.knowledge import DocumentState
 from app.errors import StorageUnavailable
 from app.knowledge import ingest as ingest_module
 from app.knowledge.ingest import Ingest
-from app.knowledge.reading_process import CutDocument, ReaderEnded
+from app.knowledge.reading_process import CutDocument, ReaderEnded, read_isolated
 from app.services.container import Services
 from app.store.db.database import Database
 from app.store.db.knowledge_models import Document, DocumentVersion
@@ -125,7 +125,7 @@ async def test_a_file_that_ends_each_reader_fails_with_a_sentence_behind_the_oth
 ) -> None:
     added = await Documents(database).add(LOCAL_USER_ID, None, "deadly.md", files.MARKDOWN, kind="markdown")
     other = await Documents(database).add(LOCAL_USER_ID, None, "good.md", files.MARKDOWN, kind="markdown")
-    read = ingest_module.read_isolated
+    read = read_isolated
 
     async def killed(data: bytes, name: str, *others: Any) -> CutDocument:
         if name == "deadly.md":
