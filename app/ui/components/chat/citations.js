@@ -72,7 +72,9 @@ function makeSource(citation, open, mark) {
     citation.withheld
       ? make("p", { class: "dm-hint" }, citation.withheld)
       : make("blockquote", { class: "dm-citation-text", dir: "auto" }, citation.text),
-    open && !citation.withheld && make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document"),
+    open !== null && !citation.withheld
+      ? make("button", { type: "button", class: "dm-action dm-open-source", onclick: () => open(citation) }, "Open document")
+      : null,
     mark !== null && citation.document_id !== undefined && !citation.withheld
       ? make("button", { type: "button", class: "dm-action dm-mark-source", onclick: () => mark(citation) }, "Answers this question")
       : null,
