@@ -336,6 +336,7 @@ def test_knowledge() -> None:
         f"lose {percent(ingest['parsing_loss']['loss'], 1)} of their speed meanwhile, "
         f"and {percent(ingest['encoding_loss']['loss'], 1)} while chunks are encoded",
     )
+    says(f"**On an EPYC they lost {percent(result('2026-11-29-knowledge-ingest')['parsing_loss']['loss'], 1)}**")
     encoding = result("2026-11-25-knowledge")["encoding"]
     says(f"{encoding['chunks_per_second']:.1f} chunks per second, a query in {encoding['query_p95_ms']:.1f} ms (p95)")
     answers = result("2026-11-26-knowledge-answers")
