@@ -127,10 +127,14 @@ class AsyncStatements:
             connection.pgconn.finish()
         try:
             connection = await psycopg.AsyncConnection.connect(**self._options, autocommit=True)
+        except psycopg.Error as error:
+            self._fail("connect", error, None)
+        try:
             for setting in self._settings:
                 await connection.execute(setting)
         except psycopg.Error as error:
-            self._fail("connect", error, None)
+            connection.pgconn.finish()
+            self._fail("connect", error, connection)
         return connection
 
     def _fail(self, statement: str, error: psycopg.Error, connection: Connection | None) -> NoReturn:
