@@ -16,6 +16,9 @@ from sqlalchemy.orm import Session
 from app.store.db.database import is_postgres
 
 
+_AGAIN_SECONDS = 0.05
+
+
 class TooSlowError(Exception):
     """A statement exceeded its time limit. Its transaction is unusable."""
 
@@ -44,20 +47,20 @@ def time_limit(session: Session, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_after(connection: SqliteConnection, seconds: float) -> Iterator[None]:
-    # A late interrupt would hit the connection's next statement.
-    lock, over = threading.Lock(), False
+    # Again and again: an interrupt between two statements stops neither. A late one would hit the connection's next.
+    lock, over = threading.Lock(), threading.Event()
 
     def interrupt() -> None:
-        with lock:
-            if not over:
-                connection.interrupt()
+        pause = seconds
+        while not over.wait(pause):
+            with lock:
+                if not over.is_set():
+                    connection.interrupt()
+            pause = _AGAIN_SECONDS
 
-    timer = threading.Timer(seconds, interrupt)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=interrupt, name="time limit", daemon=True).start()
     try:
         yield
     finally:
         with lock:
-            over = True
-        timer.cancel()
+            over.set()

@@ -30,6 +30,7 @@ from app.store.chat import conversations, search_index, search_queue
 from app.store.chat.search import ENTRY_WORDS, Query, entries
 from app.store.db.database import sqlite_engine
 from app.store.db.models import Conversation, Message, SearchEntry
+from app.store.db.statement_timeout import TooSlowError, time_limit
 from app.store.maintenance.migrate import migrate
 from engine.text import word_matching
 from testing.fake_engine import FakeEngine
@@ -372,6 +373,19 @@ async def test_a_search_that_takes_long_is_stopped_with_a_sentence(
             with pytest.raises(InvalidInput, match=r"took longer than 0\.2 seconds and was stopped"):
                 await services.conversations.list(ME, query="words")
     assert await found(services, "words") == ["Talk words"]
+
+
+async def test_a_limit_that_is_over_before_a_statement_begins_stops_it_still(services: Services) -> None:
+    rounds = select(literal(1).label("n")).cte("rounds", recursive=True)
+    rounds = rounds.union_all(select(rounds.c.n + 1).where(rounds.c.n < 10**9))
+
+    def work(session: Session) -> None:
+        with time_limit(session, 0.01):
+            time.sleep(0.1)
+            session.execute(select(func.max(rounds.c.n)))
+
+    with pytest.raises(TooSlowError):
+        await services.database.read(work)
 
 
 async def test_searches_wait_for_one_another_and_leave_threads_for_the_others(
