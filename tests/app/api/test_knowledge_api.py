@@ -313,6 +313,11 @@ async def test_before_a_collection_is_deleted_an_admin_sees_what_uses_it(here: D
     assert (await ada.get(f"{COLLECTIONS}/nonsense/use")).status_code == 404
 
 
+def around_today() -> dict[str, str]:
+    today = datetime.now(UTC).date()
+    return {"first": str(today - timedelta(days=1)), "last": str(today + timedelta(days=1))}
+
+
 async def test_a_deleted_collection_is_taken_out_of_inboxes(here: Desk) -> None:
     ada = here.clients["ada"]
     gone, kept = [
@@ -333,14 +338,13 @@ async def test_a_deleted_collection_is_taken_out_of_inboxes(here: Desk) -> None:
     assert (await ada.delete(f"{COLLECTIONS}/{gone}")).status_code == 204
     left = {one["name"]: one["collections"] for one in (await ada.get("/api/inboxes")).json()["inboxes"]}
     assert left == {"Web": [kept], "Mail": [], "Other": [kept]}
-    log = (await ada.get("/api/desk/audit", params={"action": "inbox_changed"})).json()["items"]
+    log = (await ada.get("/api/desk/audit", params={**around_today(), "action": "inbox_changed"})).json()["items"]
     told = [one["target"] for one in log if one["details"] == {"fields": "collections"}]
     assert {*told} == {inboxes["Mail"], inboxes["Web"]}
 
 
 async def test_the_audit_log_tells_what_was_removed(here: Desk) -> None:
-    ada, today = here.clients["ada"], datetime.now(UTC).date()
-    days = {"first": str(today - timedelta(days=1)), "last": str(today + timedelta(days=1))}
+    ada, days = here.clients["ada"], around_today()
     for name in ("Überblick.md", "kept.md"):
         added = (await upload(ada, name)).json()["id"]
         if name != "kept.md":

@@ -90,7 +90,7 @@ async def test_a_file_that_is_made_to_grow_does_not() -> None:
     data = f"# {heading}\n\n{chr(10).join(f'{one}{chr(10)}' for one in paragraphs)}".encode()
     document = await read_isolated(data, "a.md", TOKENIZER, index=INDEX)
     stored = sum(len(batch.to_json()) for batch in document.batches())
-    assert stored < 5 * len(data)
+    assert stored < 12 * len(data)  # each word has its collection's mark; each chunk the heading would make it 40 times
     assert document.text.endswith(paragraphs[-1])
 
 

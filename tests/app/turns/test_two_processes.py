@@ -223,7 +223,7 @@ async def test_of_versions_that_both_begin_at_once_one_is_written(start: Start) 
     first = await a.services.turns.start(ME, text="hi")
     await a.read(first.turn_id)
     end = asyncio.Event()
-    for process in (a, b):
+    for process in (a, b, a, b):  # each that is sent begins to be generated, whichever may be written
         process.engine.say("one", " two", gates={1: end})
     sends = [process.services.turns.regenerate(ME, first.message_id) for process in (a, b, a, b)]
     answers = await asyncio.gather(*sends, return_exceptions=True)
