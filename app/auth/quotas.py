@@ -14,7 +14,6 @@ from app.auth.rate_limits import RateLimit, RateLimiter, too_many_requests
 from app.errors import InvalidInput, StorageUnavailable
 from app.settings import AppSettings
 from app.store.accounts.token_use import TokenUsageRecords, seconds_until_tomorrow
-from app.store.chat.turn_records import NotBegun
 from engine import Delta
 
 _log = logging.getLogger(__name__)
@@ -89,11 +88,7 @@ class Quotas:
                 messages = (replies if is_comparison else 1) if is_message else 0
                 if messages:
                     self._count_messages(user_id, messages)
-                try:
-                    yield max_running
-                except NotBegun:
-                    self._rate_limiter.take_back(self._rates, user_id, messages)
-                    raise
+                yield max_running
         finally:
             gate.waiting -= 1
             if not gate.waiting:

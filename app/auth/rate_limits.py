@@ -65,13 +65,6 @@ class RateLimiter:
         for _, tries in counted:
             tries.extend([now] * attempts)
 
-    def take_back(self, rates: tuple[RateLimit, ...], key: str, attempts: int) -> None:
-        """Uncounts the latest attempts of ``key``, which turned out to be none."""
-        for rate in rates:
-            tries = self._hits.get((rate, key), deque())
-            for _ in range(min(attempts, len(tries))):
-                tries.pop()
-
     def reset(self, rates: tuple[RateLimit, ...], key: str) -> None:
         """Forgets the attempts of ``key``, after a successful one."""
         for rate in rates:

@@ -20,6 +20,11 @@ NOT_OPEN = (
     "write the reply yourself."
 )
 
+GONE = (
+    "The collections of this inbox are gone, or closed to it, so no draft was written: ask an admin to choose its "
+    "sources again at /desk#inboxes, or write the reply yourself."
+)
+
 
 class CaseDrafts:
     """Writes drafts for the agents of a case.
@@ -59,8 +64,8 @@ class CaseDrafts:
                 inbox.id,
             )
         usable = await self._collections.open_to([inbox.user_id, user_id], of_inbox)
-        if of_inbox and not usable:
-            return _refused(NOT_OPEN)
+        if wanted and not usable:
+            return _refused(NOT_OPEN if of_inbox else GONE)
         settings = ChatSettings(collections=tuple(usable))
         return self._drafts.write(inbox.user_id, case.conversation_id, settings, request)
 

@@ -35,7 +35,7 @@ class Admission(Protocol):
         """Wraps the start of ``replies`` replies (one by default).
 
         Yields how many of the user's replies may be running in the database when these are written to it; None: any
-        number, since they were counted. :class:`NotBegun`, raised within, takes the message back.
+        number, since they were counted.
 
         Args:
             is_message: counts towards the limit of messages, as all does that is written for the user.

@@ -441,8 +441,13 @@ class Turns:
     ) -> TurnRef:
         """``may_begin_unread``: a message at the end of its conversation, whose checks can be left to its write."""
 
-        async def begin_once(turn_id: str, *, may_count_later: bool) -> TurnRef:
-            admitted = self._admitted(user_id, resolve_request, may_count_later=may_count_later)
+        async def begin_once(turn_id: str, *, is_repeated: bool) -> TurnRef:
+            admitted = self._admitted(
+                user_id,
+                resolve_request,
+                is_message=not is_repeated,  # it was counted, and has cost a generation
+                may_count_later=may_begin_unread and not is_repeated,
+            )
             async with admitted as (turn_request, max_running):
                 return await self._begin(user_id, turn_id, settings, turn_request, collections, max_running)
 
@@ -450,9 +455,9 @@ class Turns:
             if (live := self._live.find(user_id, turn_id)) is not None:
                 return live.ref
             try:
-                return await begin_once(turn_id, may_count_later=may_begin_unread)
+                return await begin_once(turn_id, is_repeated=False)
             except NotBegun:  # what is in its way is told now; the context is no longer cached
-                return await begin_once(turn_id, may_count_later=False)
+                return await begin_once(turn_id, is_repeated=True)
 
         return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
 
@@ -463,6 +468,7 @@ class Turns:
         resolve_request: Callable[[], Awaitable[TurnRequest]],
         replies: int = 1,
         *,
+        is_message: bool = True,
         is_comparison: bool = False,
         may_count_later: bool = False,
     ) -> AsyncIterator[tuple[TurnRequest, int | None]]:
@@ -475,6 +481,7 @@ class Turns:
             async with self._admission.admit(
                 user_id,
                 replies,
+                is_message=is_message,
                 is_comparison=is_comparison,
                 request=resolving,
                 may_count_later=may_count_later and self._records.can_begin_unread,

@@ -129,12 +129,16 @@ class AsyncStatements:
             connection = await psycopg.AsyncConnection.connect(**self._options, autocommit=True)
         except psycopg.Error as error:
             self._fail("connect", error, None)
+        is_ready = False
         try:
             for setting in self._settings:
                 await connection.execute(setting)
+            is_ready = True
         except psycopg.Error as error:
-            connection.pgconn.finish()
             self._fail("connect", error, connection)
+        finally:
+            if not is_ready:
+                connection.pgconn.finish()
         return connection
 
     def _fail(self, statement: str, error: psycopg.Error, connection: Connection | None) -> NoReturn:

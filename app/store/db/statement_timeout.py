@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from app.store.db.database import is_postgres
 
-
 _AGAIN_SECONDS = 0.05
 
 

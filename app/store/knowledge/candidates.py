@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.store.db import driver
 from app.store.db.database import is_postgres
-from app.store.db.prepared_statements import Prepared
+from app.store.db.knowledge_models import Chunk, ChunkEntry, Document
+from app.store.db.prepared_statements import Prepared, is_among
 from app.store.knowledge.bm25 import Statistics
 from app.store.knowledge.concepts import Concept, Phrase
 from app.store.knowledge.entries import HEADING, indexed_word
@@ -47,6 +48,13 @@ _LISTED_BY_POSTGRES = Prepared(
     )
 )
 
+_OF_SEARCHED_VERSIONS = Prepared(
+    select(ChunkEntry.id)
+    .join(Chunk, Chunk.id == ChunkEntry.chunk_id)
+    .join(Document, (Document.id == Chunk.document_id) & (Document.version == Chunk.version))
+    .where(is_among(ChunkEntry.id, "ids"))
+)
+
 Ids = NDArray[np.int64]
 
 
@@ -61,12 +69,22 @@ class _Listing:
 
 
 def candidates(
-    session: Session, collections: Sequence[str], concepts: Sequence[Concept], statistics: Statistics
+    session: Session,
+    collections: Sequence[str],
+    concepts: Sequence[Concept],
+    statistics: Statistics,
+    *,
+    skip_stale: bool = False,
 ) -> list[int]:
-    """Returns the ids of the entries that are worth scoring, likely ones first."""
+    """Returns the ids of the entries that are worth scoring, likely ones first.
+
+    Args:
+        skip_stale: leave out chunks of versions that are being stored or deleted. They would take the places of others,
+            but hardly ever there are any, and to look costs time.
+    """
     listings = _within_budget(_listings(concepts, statistics))
     if not listings:
-        return _with_common_words(session, collections, concepts, statistics)
+        return _with_common_words(session, collections, concepts, statistics, skip_stale=skip_stale)
     found = dict(_listed(session, collections, [one.words for one in listings]))
     of_concepts = [
         _best_worths([(found[number], one.worth) for number, one in enumerate(listings) if one.concept == concept])
@@ -74,8 +92,8 @@ def candidates(
     ]
     ids, at = np.unique(np.concatenate([one for one, _ in of_concepts]), return_inverse=True)
     totals = np.bincount(at, weights=np.concatenate([worths for _, worths in of_concepts]))
-    likely: list[int] = ids[np.argsort(-totals, kind="stable")[:MAX_CANDIDATES]].tolist()
-    return likely
+    likely: list[int] = ids[np.argsort(-totals, kind="stable")].tolist()
+    return (_searched(session, likely) if skip_stale else likely)[:MAX_CANDIDATES]
 
 
 def _best_worths(listed: Sequence[tuple[Ids, float]]) -> tuple[Ids, NDArray[np.float64]]:
@@ -107,7 +125,12 @@ def _within_budget(listings: Iterator[_Listing]) -> list[_Listing]:
 
 
 def _with_common_words(
-    session: Session, collections: Sequence[str], concepts: Sequence[Concept], statistics: Statistics
+    session: Session,
+    collections: Sequence[str],
+    concepts: Sequence[Concept],
+    statistics: Statistics,
+    *,
+    skip_stale: bool,
 ) -> list[int]:
     """Entries with the rarest words, where all are common: all of them together, or else the rarest of them."""
     words = sorted(
@@ -115,11 +138,20 @@ def _with_common_words(
     )[:MAX_COMMON_WORDS]
     for count in range(len(words), 0, -1):
         together = tuple(word for phrase in words[:count] for word in phrase)
-        [(_, found)] = _listed(session, collections, [together], limit=MAX_CANDIDATES)
-        if found.size:
-            listed: list[int] = found.tolist()
+        limit = MAX_LISTED if skip_stale else MAX_CANDIDATES
+        [(_, found)] = _listed(session, collections, [together], limit=limit)
+        listed: list[int] = found.tolist()
+        if skip_stale:
+            listed = _searched(session, listed)[:MAX_CANDIDATES]
+        if listed:
             return listed
     return []
+
+
+def _searched(session: Session, entry_ids: Sequence[int]) -> list[int]:
+    """Returns the entries of the versions that are searched."""
+    found = {id for (id,) in _OF_SEARCHED_VERSIONS.rows(session.connection(), {"ids": entry_ids})}
+    return [id for id in entry_ids if id in found]
 
 
 def _listed(

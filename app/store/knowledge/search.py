@@ -69,7 +69,11 @@ class ChunkSearch:
             counts |= chunk_counts(session, usable, [*guessed, *(HEADING + word for word in guessed)])
         words |= guessed
         statistics = Statistics(counts)
-        found = word_chunks(session, usable, candidates(session, usable, concepts, statistics), words)
+        likely = candidates(session, usable, concepts, statistics)
+        found = word_chunks(session, usable, likely, words)
+        if len(found) < len(likely):  # the others are stale
+            likely = candidates(session, usable, concepts, statistics, skip_stale=True)
+            found = word_chunks(session, usable, likely, words)
         relevance = Relevance(concepts, statistics)
         scores = {chunk.chunk_id: relevance.of(chunk) for chunk in found}
         return {id: score for id, score in scores.items() if score > 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import BindParameter, bindparam, not_, select
+from sqlalchemy import BindParameter, and_, bindparam, not_, select
 
 from app.domain.ids import LOCAL_USER_ID
 from app.store.db.database import Database
@@ -45,7 +45,7 @@ def _select(user_id: str | BindParameter[str], *, may: bool) -> Prepared:
     return Prepared(
         select(Document.id)
         .join(Collection, Collection.id == Document.collection_id)
-        .where(is_among(Document.id, "ids"), right if may else not_(right))
+        .where(is_among(Document.id, "ids"), and_(right, ~Document.removed) if may else not_(right))
     )
 
 

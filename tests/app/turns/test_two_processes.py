@@ -302,8 +302,11 @@ async def asked(process: Process, last: TurnRef) -> list[str]:
 ACCOUNTS = {"accounts": True, "secret_key": SECRET}
 
 
-async def test_replies_that_another_process_writes_count_and_what_is_refused_is_no_message(start: Start) -> None:
-    limits = ACCOUNTS | {"concurrent_replies": 1, "messages_per_minute": 2}
+async def test_replies_that_another_process_writes_count_and_what_is_refused_for_them_is_a_message(
+    start: Start,
+) -> None:
+    """It has cost a generation, which the limit of messages bounds."""
+    limits = ACCOUNTS | {"concurrent_replies": 1, "messages_per_minute": 8}
     a, b = await start(**limits), await start(**limits)
     known = await a.services.turns.start(ME, text="hi")
     await a.read(known.turn_id)
@@ -319,7 +322,10 @@ async def test_replies_that_another_process_writes_count_and_what_is_refused_is_
     assert count == 4
     end.set()
     await b.read(running.turn_id)
-    await a.read((await follow(a, known, "more")).turn_id)
+    last = await follow(a, known, "more")
+    await a.read(last.turn_id)
+    with pytest.raises(TooManyRequests, match="too many messages in a minute"):
+        await follow(a, last, "too many")
 
 
 async def test_a_repeated_request_is_not_refused_for_its_own_reply_elsewhere(start: Start) -> None:

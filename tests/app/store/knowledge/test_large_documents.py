@@ -25,6 +25,7 @@ from app.store.db.knowledge_models import (
     DocumentVersion,
     WordCount,
 )
+from app.store.knowledge import candidates as candidates_module
 from app.store.knowledge import entry_batches as batches_module
 from app.store.knowledge import stale_chunks as stale_module
 from app.store.knowledge.chunk_vectors import ChunkVectors
@@ -317,3 +318,33 @@ async def test_a_collection_is_deleted_in_batches(database: Database, monkeypatc
     assert [one.id for one in (await Documents(database).page(LOCAL_USER_ID)).items] == [kept]
     assert await count(database, Document) == 1
     assert await is_consistent(database)
+
+
+async def test_stale_chunks_take_no_place_among_the_candidates(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large document that is being replaced, and of one that is being removed."""
+    monkeypatch.setattr(candidates_module, "MAX_CANDIDATES", 5)
+    queue, documents = ReadingQueue(database, "one"), Documents(database)
+    ids = dict[str, str]()
+    for name, chunks in ((NAME, CHUNKS), ("small.csv", 1)):
+        ids[name] = (await documents.add(LOCAL_USER_ID, None, name, b"v1", kind="csv")).id
+        text, rows = about("heron", chunks)
+        assert await save_chunks(queue, await claimed(queue), "Birds", text, rows)
+    await documents.add(LOCAL_USER_ID, None, NAME, b"v2", kind="csv")
+    job = await claimed(queue)
+
+    def killed() -> Iterator[EntryBatch]:
+        yield from islice(batches_of(job, "heron"), 3)
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        await queue.save(job, "Birds", about("heron")[0], killed())
+    assert ids[NAME] in await found_documents(database, "heron")
+    await documents.remove(LOCAL_USER_ID, ids[NAME])
+    assert await found_documents(database, "heron") == {ids["small.csv"]}
+
+
+async def found_documents(database: Database, query: str) -> set[str]:
+    passages = await ChunkSearch(database).search(LOCAL_USER_ID, query, limit=50)
+    return {passage.document_id for passage in passages}
