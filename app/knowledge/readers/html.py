@@ -22,8 +22,7 @@ def read(data: bytes, name: str) -> ReadDocument:
         title = ""
         if found is not None and not isinstance(found, dict):
             title = found.title or ""
-            for element in found.body:
-                _add(builder, element)
+            _add_mixed(builder, found.body)
         if not builder.blocks:  # a page too short for its main content to be recognised
             add_paragraphs(builder, trafilatura.html2txt(data))
     except (ValueError, RecursionError, AssertionError) as error:
