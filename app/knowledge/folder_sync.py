@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 SCAN_SECONDS = 5.0
 """Between two looks at the folder. A file must not change from one to the next: it may still be being copied."""
 REMOVAL_SECONDS = 60.0
-"""A file is missing for so long before a running server removes its document, with its versions: whoever copies a
-folder anew empties it first."""
+"""A file is missing for so long before a running server removes its document, with its versions: a folder that is
+copied anew is emptied first."""
 
 
 @dataclass(slots=True)

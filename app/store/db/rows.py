@@ -24,14 +24,14 @@ NO_CONVERSATION = "There is no such conversation. It may have been deleted."
 RUNNING: ColumnElement[str] = literal_column("'running'")
 
 
-def count_running_of(user_id: str) -> Select[tuple[int]]:
-    """The query that counts the running replies of the user whose id is the parameter ``user_id``.
+def count_running_of(parameter: str) -> Select[tuple[int]]:
+    """The query that counts the running replies of a user, whose id is the parameter of this name.
 
     Looks up the owner of each running reply, which are few: a join may read all of the user's conversations.
     """
     conversation, turn = table_of(Conversation), table_of(Turn)
     owner = select(conversation.c.user_id).where(conversation.c.id == turn.c.conversation_id).scalar_subquery()
-    return select(func.count()).select_from(turn).where(turn.c.status == RUNNING, bindparam(user_id) == owner)
+    return select(func.count()).select_from(turn).where(turn.c.status == RUNNING, bindparam(parameter) == owner)
 
 
 def change_rows(session: Session, statement: Update | Delete) -> int:

@@ -30,7 +30,7 @@ LEAST_INFORMATION = 0.7
 MAX_UNKNOWN_INFORMATION = 4.0
 """Of a word that no chunk has. It says that a question may be about something else, and people use many such words."""
 CHUNKS_OF_COMMON_WORDS = 10
-"""Few chunks lack many words that everybody uses: with so many, an unknown word tells as much as the most common."""
+"""Few chunks lack many words that any text uses: with so many, an unknown word tells as much as the most common."""
 MIN_KNOWN_SHARE = 0.1
 """A query of nothing but misspelt words finds still."""
 

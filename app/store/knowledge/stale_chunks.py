@@ -28,7 +28,7 @@ MAX_BATCH_BYTES = 64 * 2**20
 
 
 class StaleChunks:
-    """Takes no user id: the documents say which of their chunks are stale, whoever changed them."""
+    """Takes no user id: the documents say which of their chunks are stale."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
