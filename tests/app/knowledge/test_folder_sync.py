@@ -43,6 +43,32 @@ def following(database: Database, folder: Path, max_documents: int | None = None
     return FolderSync(documents, StoredFiles(database), folder, max_file_bytes=1000)
 
 
+class Clock:
+    """The time of the synchronisation, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(folder_sync, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+async def followed(database: Database, folder: Path, clock: Clock) -> FolderSync:
+    """The folder's synchronisation, after it has added what is there."""
+    sync = following(database, folder)
+    for _ in range(2):
+        await sync.follow()
+    return sync
+
+
 async def stored(database: Database) -> dict[str, StoredFile]:
     return await StoredFiles(database).all(LOCAL_USER_ID, KNOWLEDGE_COLLECTION_ID)
 
@@ -115,7 +141,7 @@ async def test_a_file_that_is_refused_keeps_no_other_out(database: Database, fol
 
 
 async def test_a_running_server_takes_files_that_have_settled(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
 
@@ -134,30 +160,23 @@ async def test_a_running_server_takes_files_that_have_settled(
     assert opened == ["eu/b.txt", "a.md"]
     await sync.follow()
     assert opened == ["eu/b.txt", "a.md"]  # nothing changed: nothing is opened
-    now = 0.0
-    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
     (folder / "a.md").unlink()
     await sync.follow()
-    now = folder_sync.REMOVAL_SECONDS - 1
+    clock.now = folder_sync.REMOVAL_SECONDS - 1
     await sync.follow()
     assert set(await stored(database)) == {"a.md", "eu/b.txt"}
-    now = folder_sync.REMOVAL_SECONDS
+    clock.now = folder_sync.REMOVAL_SECONDS
     await sync.follow()
     assert set(await stored(database)) == {"eu/b.txt"}
     assert opened == ["eu/b.txt", "a.md"]
 
 
 async def test_a_removal_that_fails_is_tried_again(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, followed: FolderSync, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
-    sync = following(database, folder)
-    for _ in range(2):
-        await sync.follow()
     (folder / "a.md").unlink()
-    await sync.follow()
-    now = folder_sync.REMOVAL_SECONDS
+    await followed.follow()
+    clock.now = folder_sync.REMOVAL_SECONDS
 
     async def fail(*_: object) -> None:
         raise StorageUnavailable("The disk is full.")
@@ -165,45 +184,35 @@ async def test_a_removal_that_fails_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(Documents, "remove", fail)
         with pytest.raises(StorageUnavailable):
-            await sync.follow()
-    await sync.follow()
+            await followed.follow()
+    await followed.follow()
     assert set(await stored(database)) == {"eu/b.txt"}
 
 
 async def test_as_long_as_files_come_back_none_is_removed(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, followed: FolderSync, clock: Clock
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
-    sync = following(database, folder)
-    for _ in range(2):
-        await sync.follow()
     (folder / "a.md").unlink()
-    await sync.follow()
+    await followed.follow()
     for number in range(4):
-        now += folder_sync.REMOVAL_SECONDS - 1
+        clock.now += folder_sync.REMOVAL_SECONDS - 1
         (folder / f"new-{number}.md").write_text("N")
         for _ in range(2):
-            await sync.follow()
+            await followed.follow()
     assert "a.md" in await stored(database)
 
 
 async def test_a_file_that_is_copied_anew_keeps_its_document_and_versions(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, followed: FolderSync, clock: Clock
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(folder_sync, "monotonic", lambda: now)
-    sync = following(database, folder)
-    for _ in range(2):
-        await sync.follow()
     document = (await stored(database))["a.md"].document_id
     for round in range(4):  # missing for long in all, but never at once
         (folder / "a.md").unlink()
-        await sync.follow()
-        now += folder_sync.REMOVAL_SECONDS - 1
+        await followed.follow()
+        clock.now += folder_sync.REMOVAL_SECONDS - 1
         (folder / "a.md").write_text(f"A {round}")
         for _ in range(2):
-            await sync.follow()
+            await followed.follow()
     assert (await stored(database))["a.md"].document_id == document
 
 
