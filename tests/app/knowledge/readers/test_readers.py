@@ -4,11 +4,12 @@ import random
 import subprocess
 import sys
 from contextlib import suppress
+from xml.etree import ElementTree
 
 import pytest
 
 from app.errors import AppError, BrokenFile, TooLarge
-from app.knowledge.readers import read_document
+from app.knowledge.readers import html, read_document
 from app.knowledge.readers.blocks import MAX_HEADING_CHARS, Block, BlockBuilder, BlockKind, ReadingLimits
 from tests.app.knowledge.readers import files
 
@@ -122,6 +123,12 @@ def test_html_keeps_the_text_beside_blocks_and_the_levels_of_a_list() -> None:
         "After ten days.",
         "- Return costs:\n  - Germany: free\n  - EU: 9 euros\n- Keep the slip",
     ]
+
+
+def test_html_keeps_the_text_of_the_body_itself() -> None:
+    builder = BlockBuilder()
+    html._add_mixed(builder, ElementTree.fromstring("<body>Loose <hi>bold</hi> text<p>Below.</p>after it</body>"))
+    assert [block.text for block in builder.blocks] == ["Loose bold text", "Below.", "after it"]
 
 
 @pytest.mark.parametrize(
