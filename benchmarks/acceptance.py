@@ -30,8 +30,8 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.views import MessageStatus
 from app.services.container import Services
 from app.settings import AppSettings
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import TurnOutcome
-from app.store.chat.turn_records import NewTurn
 from app.turns.recent_contexts import RecentContexts
 from benchmarks import machine
 from benchmarks.result_files import write_result

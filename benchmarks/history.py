@@ -29,9 +29,10 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.views import MessageStatus
 from app.store.chat.conversations import Conversations
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.search import entries, mark, ts_vector
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.database import Database, postgres_engine, sqlite_engine
 from app.store.db.models import Account, Conversation, Message
 from app.store.knowledge.source_rights import SourceRights

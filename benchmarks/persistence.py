@@ -25,9 +25,10 @@ from typing import Any
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.settings import AppSettings
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_contexts import TurnContexts
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.database import Database
 from app.store.db.notifications import Notifications
 from app.store.desk.template_versions import TemplateVersions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
-from app.store.chat.turn_records import NewTurn
+from app.store.chat.new_turns import NewTurn
 
 
 def new_turn() -> NewTurn:

@@ -19,8 +19,9 @@ from app.domain.tool_use import ToolUse
 from app.domain.views import Reasoning, Role
 from app.errors import Conflict, ContextTooLong
 from app.settings import AppSettings
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.turn_contexts import BUSY, StoredReply, TurnContext
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
 from app.tools.chat_tools import OfferedTools

@@ -17,8 +17,9 @@ from app.domain.prompting import PathMessage
 from app.domain.views import MessageStatus, Role
 from app.errors import EngineUnavailable
 from app.settings import AppSettings
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.turn_contexts import TurnContext, TurnContexts
-from app.store.chat.turn_records import NewTurn, NotBegun, TurnRecords
+from app.store.chat.turn_records import NotBegun, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
 from app.templates.files import read_sources_prompt

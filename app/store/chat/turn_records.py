@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import ColumnElement, Connection, Interval, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import flag_modified
@@ -17,50 +16,29 @@ from sqlalchemy.orm.attributes import flag_modified
 from app.domain.chat_settings import ChatSettings
 from app.domain.knowledge import Passage
 from app.domain.tool_use import ToolUse
-from app.domain.views import MessageStatus, Reasoning, ReplyStats, Role
+from app.domain.views import MessageStatus, Reasoning, ReplyStats
 from app.errors import Conflict, NotFound
 from app.store.chat.begin_statement import begin_statement
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
+from app.store.chat.new_turns import (
+    NewTurn,
+    conversation_values,
+    insert_conversation,
+    insert_turn,
+    lock_and_update,
+    message_values,
+    turn_values,
+)
 from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
-from app.store.chat.turn_contexts import BUSY, MOVED_ON, PartialReply, is_running, resumable_turn
-from app.store.db.database import Database, is_postgres
-from app.store.db.models import Conversation, Message, Turn, table_of
+from app.store.chat.turn_contexts import BUSY, PartialReply, is_running, resumable_turn
+from app.store.db.database import Database
+from app.store.db.models import Conversation, Message, Turn
 from app.store.db.notifications import Channel, notify
-from app.store.db.prepared_statements import Prepared, insert_into, insert_rows, row_parameters
-from app.store.db.rows import NO_CONVERSATION, RUNNING, is_id, owned_conversation, owned_message, reply_stats
+from app.store.db.prepared_statements import Prepared
+from app.store.db.rows import is_id, owned_conversation, owned_message, reply_stats
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTurn:
-    """A message and its reply, before the reply has any text."""
-
-    turn_id: str
-    conversation_id: str
-    user_message_id: str
-    message_id: str
-    title: str | None  #: of the conversation to create; None if it exists
-    parent_id: str | None  #: the message before this one
-    parent_is_tip: bool  #: raise Conflict if the conversation has moved on meanwhile
-    text: str | None  #: None if the message exists and gets another reply
-    partial_reply: PartialReply | None = None  #: the reply to resume, as it was read
-    tool_uses: tuple[ToolUse, ...] = ()  #: its calls of tools, with the user's decision
-    decides: bool = False  #: the user has decided about them
-    newly_allowed: tuple[str, ...] = ()  #: tools that are allowed for the whole conversation from now on
-    sources: tuple[Passage, ...] = ()  #: the passages that the reply is given; one that is resumed keeps its own
-    beginning: str = ""  #: the text with which a new reply begins
-    edited: bool = False  #: the user has written that
-    settings: ChatSettings
-    save_settings: bool
-    conversation_settings: ChatSettings | None = None  #: saved in place of ``settings``, which are this reply's alone
-    seed: int | None = None  #: that the reply is written with; None where it is unknown
-    comparison_id: str | None = None  #: of the first turn of the replies that are compared
-    comparison_column: int = 0
-    model: str
-    omitted_messages: int = 0
-    context_length: int | None = None
 
 
 class NotBegun(Exception):
@@ -89,28 +67,7 @@ class TurnRecord:
     sources: tuple[Passage, ...] = ()
 
 
-# Statements of every message sent.
-_CONVERSATION = table_of(Conversation)
-_TURN = table_of(Turn)
-_OWNED = select(_CONVERSATION.c.tip_message_id).where(
-    _CONVERSATION.c.id == bindparam("conversation_id"),
-    _CONVERSATION.c.user_id == bindparam("user_id"),
-    _CONVERSATION.c.deletion.is_(None),
-)
-_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # inserting a row that refers to it does not wait
-_NEW_CONVERSATION = insert_into(
-    _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
-)
-_OF_TURN = (
-    "id conversation_id message_id status model params seed owner created_at heartbeat_at checkpoint_offset "
-    "omitted_messages context_length edited comparison_id comparison_column"
-)
-_NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
-_NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
-_TURN_EXISTS = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
-_MESSAGE = table_of(Message)
-_OF_MESSAGE = "id conversation_id parent_id role status content sources position created_at"
-_PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
+_TURN_EXISTS = Prepared(select(Turn.id).where(Turn.id == bindparam("id")))
 _NOT_UNIQUE = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 
 
@@ -195,7 +152,7 @@ class TurnRecords:
             Conflict: a reply has begun just now, or this turn had begun before.
         """
         now = datetime.now(UTC)
-        values = _conversation_values(user_id, new, now)
+        values = conversation_values(user_id, new, now)
         if not await self._begin_at_once(user_id, new, values, now, read_as_of, max_running):
             raise NotBegun
         return now
@@ -213,19 +170,15 @@ class TurnRecords:
         """
         now = datetime.now(UTC)
         new = compared[0]
-        values = _conversation_values(user_id, new, now)
+        values = conversation_values(user_id, new, now)
 
         def work(connection: Connection) -> None:
             if new.title is not None:
-                _NEW_CONVERSATION.run(connection, values)
+                insert_conversation(connection, values)
             else:
-                _lock_and_update(connection, user_id, new, values)
-            insert_turn = _NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN
+                lock_and_update(connection, user_id, new, values)
             for each in compared:
-                messages = _messages(each, _position(connection, each), now)
-                insert_rows(_MESSAGE, _OF_MESSAGE, len(messages)).run(connection, row_parameters(messages))
-                lease = {"lease": self._lease_time, "lease_until": now + self._lease_time}
-                insert_turn.run(connection, self._turn(each, now) | lease)
+                insert_turn(connection, each, self._owner, now, self._lease_time)
 
         is_after_tip = new.parent_is_tip and new.parent_id is not None
         is_one_message = len(compared) == 1 and new.text is not None and (new.title is not None or is_after_tip)
@@ -373,7 +326,7 @@ class TurnRecords:
         max_running: int | None = None,
     ) -> bool:
         """Whether one statement has begun the turn."""
-        turn, messages = self._turn(new, now), _messages(new, 0, now)
+        turn, messages = turn_values(new, self._owner, now), message_values(new, 0, now)
         begin = begin_statement(
             tuple(conversation),
             tuple(messages[0]),
@@ -394,27 +347,6 @@ class TurnRecords:
         )
         return bool(await self._start(self._database.write_statement(begin.statement, parameters)))
 
-    def _turn(self, new: NewTurn, now: datetime) -> dict[str, Any]:
-        """The row of a new turn, without its lease."""
-        return {
-            "id": new.turn_id,
-            "conversation_id": new.conversation_id,
-            "message_id": new.message_id,
-            "status": "running",
-            "model": new.model,
-            "params": settings_row(new.settings),
-            "seed": new.seed,
-            "owner": self._owner,
-            "created_at": now,
-            "heartbeat_at": now,
-            "checkpoint_offset": 0,
-            "omitted_messages": new.omitted_messages,
-            "context_length": new.context_length,
-            "edited": new.edited,
-            "comparison_id": new.comparison_id,
-            "comparison_column": new.comparison_column,
-        }
-
     async def _start(self, written: Awaitable[Result]) -> Result:
         """Starts or resumes a turn. Of two concurrent starts, the second violates a unique constraint."""
         try:
@@ -429,18 +361,6 @@ class TurnRecords:
         return lease_until(session, self._lease_seconds)
 
 
-def _conversation_values(user_id: str, new: NewTurn, now: datetime) -> dict[str, Any]:
-    """The column values of the conversation of a new turn, all of them if the turn creates it."""
-    values: dict[str, Any] = {"tip_message_id": new.message_id, "updated_at": now}
-    values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
-    if new.save_settings:
-        values["settings"] = settings_row(new.conversation_settings or new.settings)
-    if new.title is None:
-        return values
-    born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
-    return {"settings": {}, **born, **values}
-
-
 def _has_changed(message: Message, read: PartialReply | None) -> bool:
     """Whether a reply is no longer as it was read."""
     now = (message.content, message.reasoning or "", message.tool_uses or ())
@@ -450,71 +370,3 @@ def _has_changed(message: Message, read: PartialReply | None) -> bool:
 def _is_of(user_id: str) -> ColumnElement[bool]:
     """Whether the turn is in one of this user's conversations."""
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
-
-
-def _lock_and_update(connection: Connection, user_id: str, new: NewTurn, values: Mapping[str, Any]) -> None:
-    """Locks the conversation of a new message and updates it, if the message may be added now.
-
-    Raises:
-        NotFound, Conflict: as :meth:`TurnRecords.begin`.
-    """
-    tip = _LOCKED.row(connection, {"conversation_id": new.conversation_id, "user_id": user_id})
-    if tip is None:
-        raise NotFound(NO_CONVERSATION)
-    if new.parent_is_tip and tip != (new.parent_id,):
-        raise Conflict(BUSY if is_running(connection, new.conversation_id) else MOVED_ON)
-    # A statement after the lock: it sees what the last holder of the lock has committed.
-    if not _update_unless_running(tuple(values)).row(connection, {"key": new.conversation_id, **values}):
-        raise Conflict(BUSY)
-
-
-@cache
-def _update_unless_running(columns: Sequence[str]) -> Prepared:
-    """The update of a conversation that changes nothing, and returns no row, while a reply is being written in it."""
-    running = select(_TURN.c.id).where(_TURN.c.conversation_id == _CONVERSATION.c.id, _TURN.c.status == RUNNING)
-    changed = update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key"), ~running.exists())
-    return Prepared(changed.values({name: bindparam(name) for name in columns}).returning(_CONVERSATION.c.id))
-
-
-def _position(connection: Connection, new: NewTurn) -> int:
-    """The position of the first message that is written for a new turn.
-
-    Raises:
-        NotFound: the message before it was deleted.
-    """
-    parent_id = new.user_message_id if new.text is None else new.parent_id
-    if parent_id is None:
-        return 0
-    parent = _PARENT.row(connection, {"id": parent_id})
-    if parent is None:
-        raise NotFound("The message that this one follows was deleted meanwhile. Reload the conversation.")
-    return int(parent[0]) + 1
-
-
-def _messages(new: NewTurn, position: int, now: datetime) -> list[dict[str, Any]]:
-    """The rows of a new turn: the user's message, unless it exists, and its reply.
-
-    Args:
-        position: of the first of them.
-    """
-    is_there = new.text is None
-    both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
-    user_message = {
-        "id": new.user_message_id,
-        "parent_id": new.parent_id,
-        "role": Role.USER,
-        "status": MessageStatus.COMPLETE,
-        "content": new.text,
-        "sources": None,
-        "position": position,
-    }
-    reply = {
-        "id": new.message_id,
-        "parent_id": new.user_message_id,
-        "role": Role.ASSISTANT,
-        "status": MessageStatus.STREAMING,
-        "content": new.beginning,
-        "sources": new.sources,
-        "position": position if is_there else position + 1,
-    }
-    return [both | reply] if is_there else [both | user_message, both | reply]

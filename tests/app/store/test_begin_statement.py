@@ -18,9 +18,10 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.views import MessageStatus, ReplyStats
 from app.errors import Conflict, NotFound
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_contexts import BUSY, MOVED_ON
-from app.store.chat.turn_records import NewTurn, NotBegun, TurnRecords
+from app.store.chat.turn_records import NotBegun, TurnRecords
 from app.store.db import driver
 from app.store.db.async_statements import AsyncStatements
 from app.store.db.database import Database

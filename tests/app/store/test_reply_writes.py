@@ -14,8 +14,9 @@ from app.domain.ids import new_id
 from app.domain.views import MessageStatus
 from app.errors import StorageUnavailable
 from app.services.container import Services
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.database import Database
 from testing.turns import new_turn
 

@@ -20,8 +20,9 @@ from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.leases import SWEPT
+from app.store.chat.new_turns import NewTurn
 from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
-from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.chat.turn_records import TurnRecords
 from app.store.db.models import Turn
 from app.turns import checkpoints, live
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnText
