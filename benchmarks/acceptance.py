@@ -145,7 +145,7 @@ async def measure(folder: Path, *, lengths: list[int], chats: int, repeats: int)
             for _ in range(repeats):
                 for name, without in VARIANTS.items():  # in turn, because the conversations grow
                     recent = NoContexts() if "c" in without else RecentContexts()
-                    turns._recent = turns._turn_requests._recent = recent
+                    turns._recent = turns._starts._recent = turns._turn_requests._recent = recent
                     engine.without_previous = "p" in without
                     for conversation in conversations:
                         await conversation.ask()  # fills the cache

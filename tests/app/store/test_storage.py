@@ -228,8 +228,8 @@ async def test_one_conversation_and_temporary_ones_have_a_size(
     await services.turns.start(ME, text="elsewhere")
     await _ended(services)
     chats = await services.temporary.begin(ME)
-    assert chats.turns._storage is not None
-    chats.turns._storage.limits = StorageLimits(max_bytes=1000, temporary=True)
+    assert chats.turns._starts._storage is not None
+    chats.turns._starts._storage.limits = StorageLimits(max_bytes=1000, temporary=True)
     await chats.turns.start(ME, text="x" * 1000)
     with pytest.raises(LimitReached, match="temporary chats hold"):
         await chats.turns.start(ME, text="x")

@@ -78,7 +78,6 @@ async def test_the_model_reads_all_that_was_said(page: Page) -> None:
     await page.ask("three", "3")
     assert page.prompt == ["one", "1", "two", "2", "three"]
     assert page.reads == 0
-    page.services.turns._recent = RecentContexts()
     remembered = page.engine.calls[-1][0]
     await page.hear(await page.services.turns.regenerate(ME, page.shown.message_id))  # type: ignore[union-attr]
     assert page.engine.calls[-1][0] == remembered  # with the same token ids
