@@ -109,28 +109,39 @@ class Browser:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
     async def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+        request = self._request(method, path, body, headers)
         async with asyncio.timeout(TIMEOUT_SECONDS):
             if perf_counter() - self._used > IDLE_SECONDS:
                 self.close()
-            if self._connection is None:
-                self._connection = await asyncio.open_connection("127.0.0.1", self._port, limit=2**24)
-            reader, writer = self._connection
-            writer.write(self._request(method, path, body, headers))
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status, *lines = head.split("\r\n")
-            length = 0
-            for line in lines:
-                name, _, value = line.partition(": ")
-                if name.lower() == "content-length":
-                    length = int(value)
-                elif name.lower() == "set-cookie":
-                    self._headers["Cookie"] = value.partition(";")[0]
-            said = await reader.readexactly(length)
+            is_reused = self._connection is not None
+            try:
+                code, said = await self._exchange(request)
+            except (asyncio.IncompleteReadError, ConnectionError) as error:
+                if not is_reused or getattr(error, "partial", b""):
+                    raise
+                self.close()  # the server ended an idle connection just now; a real browser opens another one, too
+                code, said = await self._exchange(request)
             self._used = perf_counter()
-        code = int(status.split()[1])
         if code >= 400:
             raise ResponseError(code, said.decode(errors="replace"))
         return said
+
+    async def _exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Sends a request; returns the status and the body of its response."""
+        if self._connection is None:
+            self._connection = await asyncio.open_connection("127.0.0.1", self._port, limit=2**24)
+        reader, writer = self._connection
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        status, *lines = head.split("\r\n")
+        length = 0
+        for line in lines:
+            name, _, value = line.partition(": ")
+            if name.lower() == "content-length":
+                length = int(value)
+            elif name.lower() == "set-cookie":
+                self._headers["Cookie"] = value.partition(";")[0]
+        return int(status.split()[1]), await reader.readexactly(length)
 
 
 class StreamedReply:
