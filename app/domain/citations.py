@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from app.domain.knowledge import WITHHELD, Citation, Passage
+from app.domain.listings import is_listing
 
 _FENCE = re.compile(r"( *)(`{3,})[^`]*")
 _PARTS = re.compile(
@@ -25,11 +26,12 @@ def citations_of(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
     if not sources:
         return ()
     cited = cited_numbers(text)
-    return tuple(citation for citation in as_citations(sources) if citation.number in cited)
+    citations = as_citations(sources, listed=is_listing(text, sources))
+    return tuple(citation for citation in citations if citation.number in cited)
 
 
-def as_citations(sources: Sequence[Passage]) -> tuple[Citation, ...]:
-    """Returns all sources as a reply may cite them."""
+def as_citations(sources: Sequence[Passage], *, listed: bool = False) -> tuple[Citation, ...]:
+    """Returns all sources as a reply may cite them, or as a listing has found them."""
     return tuple(
         Citation(
             number=number,
@@ -41,6 +43,7 @@ def as_citations(sources: Sequence[Passage]) -> tuple[Citation, ...]:
             heading=source.heading,
             text=source.text,
             withheld=None if source.text else WITHHELD,
+            listed=listed,
         )
         for number, source in enumerate(sources, start=1)
     )

@@ -103,6 +103,12 @@ class Citation:
     heading: str
     text: str
     withheld: str | None = None  #: why the heading and the text are empty: a sentence for the user
+    listed: bool = False  #: the reply only lists it as found, so that the passage is what there is to read
+
+    @property
+    def place(self) -> str:
+        """See :func:`place_of`."""
+        return place_of(self.title, self.heading)
 
     def without_words(self) -> Citation:
         """The citation as a user sees it who may not read the passage."""

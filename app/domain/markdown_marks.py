@@ -1,10 +1,11 @@
-"""Finds Markdown marks in a text, to strip them from titles and excerpts, which are plain text."""
+"""Markdown's marks in plain text: stripped from titles and excerpts, escaped in what is put into Markdown."""
 
 from __future__ import annotations
 
 import re
 import sys
 
+_SPECIAL = re.compile(r"([\\`*_\]<>&#~|$!])")  # no opening bracket: the page reads "\[" as mathematics
 _REACH = 300  #: most characters between the two marks of a pair: titles and excerpts are short
 _AT_LINE_START = re.compile(r"^[ \t]{0,3}(?:#{1,6}[ \t]+|(?:>[ \t]?)+)", re.MULTILINE)
 _FENCE = re.compile(r"`{3,}|~{3,}")
@@ -27,6 +28,11 @@ def mark_positions(text: str, start: int = 0, end: int = sys.maxsize) -> set[int
             width = len(match[1])
             found.update(range(match.start(), match.start() + width), range(match.end() - width, match.end()))
     return found
+
+
+def escape_marks(text: str) -> str:
+    """A line of text as Markdown that shows it as it is, unless the line begins with it."""
+    return _SPECIAL.sub(r"\\\1", text)
 
 
 def strip_marks(text: str) -> str:

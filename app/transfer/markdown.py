@@ -14,10 +14,10 @@ from datetime import datetime
 from app.domain.citations import cited_numbers, with_footnotes
 from app.domain.conversation_document import ConversationDocument, MessageDocument, SourceDocument, ToolUseDocument
 from app.domain.knowledge import WITHHELD, place_of
+from app.domain.markdown_marks import escape_marks
 from app.domain.views import Role
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_MARKUP = re.compile(r"([\\`*_\[\]<>&#~|$!])")
 _ENDINGS = {
     "stopped": "This reply was stopped.",
     "interrupted": "This reply was interrupted.",
@@ -121,7 +121,7 @@ def _code(text: str) -> str:
 
 def _literal(text: str) -> str:
     """Escapes a text for one line of Markdown."""
-    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+    return escape_marks(" ".join(text.split()))
 
 
 def _time(moment: datetime) -> str:

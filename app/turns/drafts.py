@@ -130,7 +130,7 @@ class Drafts:
             yield DraftEnd(Draft(id=None, text="", notice=NOTHING_FOUND))
             return
         if (notice := await self._too_small(settings, with_sources=bool(sources))) is not None:
-            yield DraftEnd(Draft(id=None, text="", citations=as_citations(sources), notice=notice))
+            yield DraftEnd(Draft(id=None, text="", citations=as_citations(sources, listed=True), notice=notice))
             return
         asked = f"The customer's message:\n\n{message}" + (f"\n\nNotes of a colleague:\n\n{notes}" if notes else "")
         messages = [ChatMessage(role="user", content=self._sources.prompt.with_sources(sources, asked))]

@@ -12,6 +12,7 @@ from app.domain.attached_files import first_file_name, without_files
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.knowledge import Passage
+from app.domain.listings import list_documents
 from app.domain.prompting import PathMessage, past_turns
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
@@ -34,7 +35,7 @@ from app.turns.sources import Sources
 from app.turns.tool_offers import ToolOffers
 from app.turns.tool_rounds import ToolRounds
 from app.turns.turn_requests import TurnRequest
-from app.turns.written_replies import NOTHING_FOUND, WrittenReply, show_passages
+from app.turns.written_replies import NOTHING_FOUND, WrittenReply
 from engine import ChatEngine, ChatOptions, PreparedPrompt, ReplyInspector, SamplingParams, ToolChoiceMode
 
 SEED_BITS = 31  # of a drawn seed: few enough to be read, and a number in every database and browser
@@ -261,7 +262,7 @@ class LiveTurnFactory:
             return self._engine
         if not sources:
             return WrittenReply(NOTHING_FOUND)
-        return WrittenReply(show_passages(sources)) if self._sources.is_model_too_small else self._engine
+        return WrittenReply(list_documents(sources)) if self._sources.is_model_too_small else self._engine
 
     def _citing(self, params: SamplingParams, sources: tuple[Passage, ...], offered: OfferedTools) -> SamplingParams:
         """Returns the parameters with the form that admits no citations but those of the sources.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Sequence
 
-from app.domain.knowledge import Passage
+from app.domain.knowledge import Citation, Passage
+from app.domain.markdown_marks import escape_marks
 from app.domain.text import one_line
 from engine import Delta, Deltas, FinishReason, PreparedPrompt
 
@@ -13,24 +14,21 @@ NOTHING_FOUND = (
     "Nothing in the chosen sources answers this. Try other words, choose more sources, or add a document that "
     "answers it. A colleague may know; with the sources turned off, the model answers without them."
 )
-PASSAGES_FOUND = "This model is too small to answer from documents. These passages match your message best:"
 MAX_SHOWN_CHARS = 1200
-"""Characters of a passage that a reply shows; the citation has all of it."""
+"""Characters of a passage that a text shows; the citation has all of it."""
 
-_MARKUP = re.compile(r"([\\`*_\[\]<>&#~|$!])")
 _NUMBER = re.compile(r"\[(?=\^?\d)")
 
 
-def show_passages(sources: Sequence[Passage]) -> str:
-    """Returns the passages as a reply in Markdown, each with its citation."""
-    return passages_as_text(PASSAGES_FOUND, sources)
+def passages_as_text(introduction: str, sources: Sequence[Passage | Citation]) -> str:
+    """Returns the passages in Markdown below a sentence that says what they are, each with its citation.
 
-
-def passages_as_text(introduction: str, sources: Sequence[Passage]) -> str:
-    """Returns the passages in Markdown below a sentence that says what they are, each with its citation."""
+    For readers who get a text and nothing else. What is stored in a chat is a listing instead: its reader may lose the
+    right to the passages.
+    """
     parts = [introduction]
     for number, source in enumerate(sources, start=1):
-        heading = _MARKUP.sub(r"\\\1", one_line(source.place))
+        heading = escape_marks(one_line(source.place))
         parts.append(f"**{heading}** [{number}]")
         text = source.text.strip()
         if len(text) > MAX_SHOWN_CHARS:

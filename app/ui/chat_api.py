@@ -15,9 +15,11 @@ from app.api.chat.turns import StartTurn, begin_turn
 from app.api.errors import describe_invalid
 from app.api.sse import close
 from app.auth.identity import identity_of
+from app.domain.listings import PASSAGES_FOUND
 from app.domain.views import MessageStatus
 from app.errors import AppError, InvalidInput
-from app.turns.events import TurnEnd, TurnText
+from app.turns.events import TurnCitations, TurnEnd, TurnText
+from app.turns.written_replies import passages_as_text
 from app.ui.gradio_patches import count_unread_messages
 
 if TYPE_CHECKING:
@@ -120,6 +122,9 @@ async def _reply(services: Services, request: gr.Request, arguments: dict[str, A
             if isinstance(event, TurnText):
                 text += event.text
                 yield {"text": text, **ids}
+            elif isinstance(event, TurnCitations) and any(one.listed for one in event.citations):
+                # The caller gets no citations: without its passages, a listing would say nothing.
+                yield {"text": passages_as_text(PASSAGES_FOUND, event.citations), **ids}
             elif isinstance(event, TurnEnd):
                 if event.status in (MessageStatus.ERROR, MessageStatus.INTERRUPTED):
                     raise AppError(event.error or "The reply was interrupted.")

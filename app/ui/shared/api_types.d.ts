@@ -330,6 +330,7 @@ export interface Citation {
   heading: string;
   text: string;
   withheld: string | null;
+  listed: boolean;
 }
 
 /** What to change; omitted fields stay. */

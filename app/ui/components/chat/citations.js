@@ -1,4 +1,5 @@
-// The sources that a reply cites, below it. Each opens to show the passage that was cited.
+// The sources that a reply cites, below it. Each opens to show the passage that was cited; those of a reply that only lists
+// what was found are open.
 
 import { make } from "../../shared/dom.js";
 
@@ -46,7 +47,13 @@ export class Citations {
     this.#shown = shown;
     this.value = citations;
     this.element.hidden = citations.length === 0;
-    const list = make("ol", { class: "dm-citation-list" }, ...citations.map((citation) => make("li", {}, makeSource(citation, this.open, this.mark))));
+    this.element.classList.toggle("dm-listed", citations.some(({ listed }) => listed));
+    const withheld = citations.find((citation) => citation.withheld);
+    const items = citations.map((citation) => {
+      const isOpen = citation.listed && (!citation.withheld || citation === withheld); // the first of them says why
+      return make("li", {}, makeSource(citation, isOpen, this.open, this.mark));
+    });
+    const list = make("ol", { class: "dm-citation-list" }, ...items);
     this.element.replaceChildren(...(citations.length === 0 ? [] : [make("p", { class: "dm-citations-title" }, "Sources"), list]));
     return true;
   }
@@ -54,14 +61,15 @@ export class Citations {
 
 /**
  * @param {Citation} citation
+ * @param {boolean | undefined} isOpen
  * @param {((citation: Citation) => unknown) | null} open
  * @param {((citation: Citation) => unknown) | null} mark
  */
-function makeSource(citation, open, mark) {
+function makeSource(citation, isOpen, open, mark) {
   const heading = headingBelowTitle(citation);
   return make(
     "details",
-    { class: "dm-citation" },
+    { class: "dm-citation", open: isOpen },
     make(
       "summary",
       {},

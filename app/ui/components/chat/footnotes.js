@@ -5,7 +5,7 @@ import { headingBelowTitle } from "./citations.js";
 
 /** @import { Citation } from "./types.js" */
 
-const MARKUP = /[\\`*_[\]<>&#~|$!]/g;
+const MARKUP = /[\\`*_\]<>&#~|$!]/g; // no opening bracket: "\[" begins mathematics
 
 /**
  * The text with its citations as references to footnotes, and these below it.

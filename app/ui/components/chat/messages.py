@@ -59,6 +59,7 @@ class MessageCitation(TypedDict):
     heading: str  #: the headings above it, joined by " > "; may be empty
     text: str
     withheld: NotRequired[str | None]  #: why the text is empty
+    listed: NotRequired[bool]  #: the reply only lists it as found, so that it is shown open
 
 
 class MessageDifference(TypedDict):

@@ -44,6 +44,7 @@ export interface Citation {
   heading: string; // the headings above it, joined by " > "
   text: string;
   withheld?: string | null; // why the text is empty
+  listed?: boolean; // the reply only lists it as found, so that it is shown open
   document_id?: string; // with these, the document can be opened at the passage
   version?: number;
   start?: number; // code points of the version's text before it
