@@ -13,4 +13,5 @@ CITED = {
     "heading": "",
     "text": SECRET,
     "withheld": None,
+    "listed": False,
 }

@@ -132,7 +132,7 @@ async def test_a_model_that_is_too_small_shows_the_passages(
     ben, engine = here.clients["ben"], here.live.engine
     address = f"{await case(here)}/draft"
     engine._info = replace(engine.info, num_parameters=1000)
-    too_small = {"id": None, "text": "", "citations": [CITED], "notice": MODEL_TOO_SMALL}
+    too_small = {"id": None, "text": "", "citations": [CITED | {"listed": True}], "notice": MODEL_TOO_SMALL}
     assert (await ben.post(address, json={"text": "Hi"})).json() == too_small
     streamed = await ben.post(address, json={"text": "Hi", "stream": True})
     assert events_of(streamed.text) == [("end", too_small)]
@@ -141,7 +141,7 @@ async def test_a_model_that_is_too_small_shows_the_passages(
     monkeypatch.setattr(here.services.sources, "_settings", lower)
     engine._info = replace(engine.info, num_parameters=135_000_000)
     small = (await ben.post(address, json={"text": "Hi"})).json()
-    assert small["citations"] == [CITED]
+    assert small["citations"] == [CITED | {"listed": True}]
     assert "it has 135 million parameters, and the prompt needs 1 billion" in small["notice"]
     small = (await ben.post(address, json={"text": "Hi", "collections": []})).json()
     assert small["citations"] == []

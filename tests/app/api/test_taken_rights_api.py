@@ -17,6 +17,7 @@ from app.domain.cases import AuthorKind
 from app.domain.citations import citations_of
 from app.domain.conversation_document import ConversationDocument
 from app.domain.knowledge import WITHHELD, NewChunk
+from app.domain.listings import PASSAGES_FOUND
 from app.domain.roles import UserRole
 from app.store.knowledge.reading import ReadingQueue
 from engine import FinishReason
@@ -205,6 +206,36 @@ async def test_what_a_reply_quotes_is_shown_only_as_long_as_the_right(here: Desk
             answer = await other.get(f"/api/conversations/{turns['ada']['conversation_id']}{path}")
             assert answer.status_code == status
             assert told(answer.text) == set()
+
+
+async def test_a_listing_by_a_small_model_holds_no_word_of_a_passage(here: Desk) -> None:
+    engine, ben, dan = here.live.engine, here.clients["ben"], here.clients["dan"]
+    large, engine._info = engine.info, replace(engine.info, num_parameters=135_000_000)
+    turn = await send(here, "ben", collections=[here.ids["collection"]])
+    assert engine.calls == []
+    for what, text in (await reading(here, "ben", turn)).items():
+        assert told(text) == {*PARTS}, f"{what}: the citations have the passages"
+    exported = (await ben.get(f"/api/conversations/{turn['conversation_id']}/export?format=json")).content
+    await take(here, "ben")
+    for what, text in (await reading(here, "ben", turn)).items():
+        assert told(text) == set(), what
+        assert "Vault rules" in text, what
+    page = (await ben.get(f"/api/conversations/{turn['conversation_id']}")).json()["messages"][-1]
+    assert page["content"] == f"{PASSAGES_FOUND}\n\n- **Vault rules** [1] [2]"
+    assert [(one["listed"], one["withheld"]) for one in page["citations"]] == [(True, WITHHELD)] * 2
+    assert (await ben.get("/api/conversations", params={"query": "4711"})).json()["items"] == []
+    [hit] = (await ben.get("/api/conversations", params={"query": "Vault rules"})).json()["items"]
+    assert hit["message_id"] == turn["message_id"]
+    engine._info = large
+    await send(here, "ben", "And then?", conversation_id=turn["conversation_id"], collections=[])
+    assert told(last_prompt(here)) == set()
+    assert PASSAGES_FOUND in last_prompt(here)
+    # An exported listing is one again where it is imported, within the rights of whoever reads it there.
+    kind = {"Content-Type": "application/octet-stream"}
+    assert (await dan.post("/api/import", content=exported, headers=kind)).json()["imported"] == 1
+    [copy] = (await dan.get("/api/conversations")).json()["items"]
+    cited = (await dan.get(f"/api/conversations/{copy['id']}")).json()["messages"][-1]["citations"]
+    assert [(one["listed"], one["text"], one["withheld"]) for one in cited] == [(True, "", WITHHELD)] * 2
 
 
 async def test_of_a_removed_document_answers_keep_their_quotation_and_prompts_nothing(here: Desk) -> None:

@@ -9,7 +9,7 @@ import pytest
 from app.domain.citations import citations_of
 from app.domain.sources import SourcesPrompt
 from app.templates.files import read_sources_prompt
-from app.turns.written_replies import show_passages
+from app.turns.written_replies import passages_as_text
 from testing.injections import INJECTIONS
 from testing.knowledge import passage
 
@@ -40,7 +40,7 @@ def test_a_document_stays_within_its_delimiters(injection: str) -> None:
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_document_that_is_shown_forges_no_citation(injection: str) -> None:
     sources = [passage(injection, 1, title=injection), passage("Honest.", 2)]
-    text = show_passages(sources)
+    text = passages_as_text("Found:", sources)
     assert [cited.number for cited in citations_of(text, sources)] == [1, 2]
 
 

@@ -12,13 +12,14 @@ from app.domain.conversation_document import ConversationDocument
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.knowledge import MAX_QUERY_CHARS
+from app.domain.listings import PASSAGES_FOUND
 from app.domain.views import MessageStatus, MessageView
 from app.errors import NotFound
 from app.services.container import Services
 from app.transfer.markdown import as_markdown
 from app.turns.events import TurnCitations, TurnEnd, TurnEvent, TurnText
 from app.turns.service import TurnRef
-from app.turns.written_replies import NOTHING_FOUND, PASSAGES_FOUND
+from app.turns.written_replies import NOTHING_FOUND
 from engine import EngineError, FinishReason, StructureKind
 from testing.fake_engine import FakeEngine, call_pieces
 from testing.knowledge import ScriptedSearch, passage
@@ -237,15 +238,22 @@ async def test_a_longer_message_that_finds_nothing_is_not_searched_for_with_the_
     assert search.queries == ["How long can goods be returned?", "Which river flows through Vienna?"]
 
 
-async def test_a_small_model_shows_the_passages(services: Services, engine: FakeEngine, search: ScriptedSearch) -> None:
+async def test_a_small_model_lists_what_was_found(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
     engine._info = replace(engine.info, num_parameters=135_000_000)
     search.found = [replace(RETURNS, text="See [2] and *this*:\n```\n[3]"), REFUNDS]
     ref = await start(services)
-    await read(services, ref)
+    for events in (await read(services, ref), await read(services, ref)):  # in flight, and from the database
+        [found] = [event.citations for event in events if isinstance(event, TurnCitations)]
+        assert [(one.listed, one.text) for one in found] == [(True, one.text) for one in search.found]
     reply = await last(services, ref)
-    assert reply.content.startswith(PASSAGES_FOUND)
-    assert "> Refunds take 5 days." in reply.content
-    assert [one.number for one in reply.citations] == [1, 2]
+    assert reply.content == f'{PASSAGES_FOUND}\n\n- **Returns** [1]\n- **Money "back"** [2]'
+    assert reply.citations == found
+    [version] = await services.conversations.versions(ME, ref.message_id)
+    assert version.message.citations == found
+    copy = await services.conversations.branch(ME, ref.message_id)
+    assert (await services.conversations.get(ME, copy)).messages[-1].citations == found
     assert engine.calls == []
     await read(services, await start(services, conversation_id=ref.conversation_id, collections=()))
     assert engine.calls != []  # without sources, it answers

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,11 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.routing import Mount
 
+from app.domain.ids import LOCAL_USER_ID
+from app.domain.listings import PASSAGES_FOUND
 from app.ui import chat_api
 from app.ui.chat_api import MAX_CALLS, STREAM_SECONDS
+from testing.knowledge import ScriptedSearch, passage
 from testing.waiting import eventually
 from tests.app.gradio_calls import call_of, chat_index, connect, messages_of, next_of, predict, rest_of, result_of
 from tests.app.live_server import RunningApp, live_server, reset_engine
@@ -71,6 +75,19 @@ async def test_the_reply_comes_while_it_is_written(live: RunningApp, client: Cli
     assert (await rest_of(job))[-1] == "Hello, you there."
     assert await result_of(job) == "Hello, you there."
     assert await shown(live, await newest(live)) == [("complete", "hello"), ("complete", "Hello, you there.")]
+
+
+async def test_a_caller_gets_the_passages_that_the_stored_listing_leaves_to_its_citations(
+    live: RunningApp, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = live.app.state.services
+    found = passage("Refunds take 5 days.", heading="Policy")
+    monkeypatch.setattr(services.sources, "retriever", ScriptedSearch(found, members={"ours": {LOCAL_USER_ID}}))
+    monkeypatch.setattr(live.engine, "_info", replace(live.engine.info, num_parameters=135_000_000))
+    text = await predict(client, "How long do refunds take?", settings={"collections": ["ours"]})
+    assert text == f"{PASSAGES_FOUND}\n\n**Returns \\> Policy** [1]\n\n> Refunds take 5 days."
+    [_, (_, stored)] = await shown(live, await newest(live))
+    assert stored == f"{PASSAGES_FOUND}\n\n- **Returns** [1]"
 
 
 async def test_a_call_begins_a_conversation_or_continues_one(live: RunningApp, client: Client) -> None:
