@@ -14,6 +14,7 @@ from app.api.account import account, links, oidc, users
 from app.api.cases import cases as cases_api
 from app.api.cases import contacts, figures, inboxes, webhooks
 from app.api.cases import drafts as case_drafts
+from app.api.cases import writing as case_writing
 from app.api.chat import (
     canned,
     cases,
@@ -144,6 +145,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         widget_api.router,
         widget_attachments.router,
         case_drafts.router,
+        case_writing.router,
         account.router,
         oidc.router,
         links.router,

@@ -275,6 +275,8 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/cases/{case_id}/merge", _WRITER),
     Rule("POST", "/api/cases/{case_id}/draft", _WRITER),
     Rule("PUT", "/api/cases/{case_id}/drafts/{draft_id}", _WRITER),
+    Rule("POST", "/api/cases/{case_id}/summary", _USER),
+    Rule("POST", "/api/cases/{case_id}/article", _WRITER),
     # The widget: visitors of websites write to an inbox. The two GETs are all that another website can embed.
     Rule("GET", "/widget/{inbox}.js", _OPEN, embeddable=True),
     Rule("GET", "/widget/{inbox}", _OPEN, embeddable=True),

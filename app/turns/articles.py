@@ -10,7 +10,7 @@ from app.domain.text import MAX_TITLE_CHARS, one_line
 from app.domain.views import Role
 from app.errors import InvalidInput
 from app.templates.catalog import Templates
-from app.turns.cases import Case, CaseModel, ConversationReader, fit_case, read_case, show_case
+from app.turns.cases import Case, CaseModel, fit_case, show_case
 from app.turns.sources import Sources
 from engine import ChatMessage, SamplingParams
 
@@ -44,15 +44,14 @@ class ArticleWriter:
         self._templates = templates
         self._sources = sources
 
-    async def write(self, user_id: str, conversations: ConversationReader, conversation_id: str) -> ArticleDraft:
-        """Writes an article from the branch of a conversation that is shown.
+    async def write(self, user_id: str, whole: Case) -> ArticleDraft:
+        """Writes an article from a case that the user may read. Its editors read what stands in it.
 
         Raises:
-            NotFound: the conversation is missing or another user's, or the prompt "knowledge-article" was removed.
-            InvalidInput: the conversation has no question or no reply.
+            NotFound: the prompt "knowledge-article" was removed.
+            InvalidInput: the case has no question or no reply.
             ContextTooLong, TooManyRequests, Overloaded, EngineUnavailable: see :meth:`CaseModel.write`.
         """
-        whole = await read_case(conversations, user_id, conversation_id)
         template = _template(whole)
         if self._sources.is_model_too_small:
             return template
@@ -74,6 +73,6 @@ def _template(case: Case) -> ArticleDraft:
     question = next((message.text for message in case.messages if message.role is Role.USER), None)
     answer = next((message.text for message in reversed(case.messages) if message.role is Role.ASSISTANT), None)
     if question is None or answer is None:
-        raise InvalidInput("This conversation has no reply yet, so there is nothing to make an article of.")
+        raise InvalidInput("This case has no reply yet, so there is nothing to make an article of.")
     body = f"## Question\n\n{question}\n\n## Solution\n\n{answer}"
     return ArticleDraft(title=case.title[:MAX_TITLE_CHARS], body=body, notice=MODEL_TOO_SMALL)

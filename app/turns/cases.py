@@ -1,16 +1,17 @@
-"""A conversation as a case: its messages, numbered, as a model is shown them within its context."""
+"""A conversation as a case, and any case as a model is shown it: its messages, numbered, within its context."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from app.domain.citations import without_citations
+from app.domain.knowledge import Citation
 from app.domain.text import clean_text
-from app.domain.views import ConversationView, MessageStatus, MessageView, Role
+from app.domain.views import ConversationView, MessageStatus, Role
 from app.errors import EngineUnavailable, InvalidInput
 from app.turns.engine_requests import EngineRequests, count_tokens
 from engine import ChatMessage, ChatOptions, FinishReason, SamplingParams
@@ -33,16 +34,51 @@ class CaseMessage:
     message_id: str
     role: Role
     text: str
+    internal: bool = False  #: a note, which the customer does not see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The messages of a conversation that have text, oldest first."""
+    """The messages of a case that have text, oldest first."""
 
     title: str
     messages: tuple[CaseMessage, ...]
     left_out: int = 0  #: messages between the first and the others that did not fit
     has_earlier: bool = False  #: there are still older messages, which were not read
+
+
+class _Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Read = TypeVar("Read", bound=_Identified, covariant=True)
+
+
+class Page(Protocol[Read]):
+    """Some messages, oldest first, and whether there are earlier ones."""
+
+    @property
+    def messages(self) -> Sequence[Read]: ...
+    @property
+    def has_earlier(self) -> bool: ...
+
+
+async def read_latest(
+    newest: Page[Read], read_above: Callable[[str], Awaitable[Page[Read]]]
+) -> tuple[list[Read], bool]:
+    """The latest messages, at least :data:`MAX_MESSAGES` if there are as many, and whether there are earlier ones.
+
+    Args:
+        newest: the page of the newest messages.
+        read_above: reads the page above a message, by its id.
+    """
+    found, has_earlier = [*newest.messages], newest.has_earlier
+    while has_earlier and len(found) < MAX_MESSAGES:
+        page = await read_above(found[0].id)
+        found = [*page.messages, *found]
+        has_earlier = page.has_earlier and bool(page.messages)
+    return found, has_earlier
 
 
 class ConversationReader(Protocol):
@@ -59,24 +95,22 @@ async def read_case(conversations: ConversationReader, user_id: str, conversatio
         InvalidInput: it has no message with text.
     """
     view = await conversations.get(user_id, conversation_id, limit=_PAGE)
-    found: list[MessageView] = list(view.messages)
-    has_earlier = view.has_earlier
-    while has_earlier and len(found) < MAX_MESSAGES:
-        page = await conversations.get(user_id, conversation_id, limit=_PAGE, before=found[0].id)
-        found = [*page.messages, *found]
-        has_earlier = page.has_earlier and bool(page.messages)
+    found, has_earlier = await read_latest(
+        view, lambda before: conversations.get(user_id, conversation_id, limit=_PAGE, before=before)
+    )
     told = [one for one in found if one.content.strip() and one.status is not MessageStatus.STREAMING]
     if not told:
         raise InvalidInput("This conversation has no messages yet.")
     messages = tuple(
-        CaseMessage(number=number, message_id=one.id, role=one.role, text=_text_of(one))
+        CaseMessage(number=number, message_id=one.id, role=one.role, text=uncited_text(one.content, one.citations))
         for number, one in enumerate(told, start=1)
     )
     return Case(title=view.title, messages=messages, has_earlier=has_earlier)
 
 
-def _text_of(message: MessageView) -> str:
-    return without_citations(message.content, {citation.number for citation in message.citations}).strip()
+def uncited_text(text: str, citations: Sequence[Citation]) -> str:
+    """The text of a message without its citations, whose numbers would be taken for those of messages."""
+    return without_citations(text, {citation.number for citation in citations}).strip()
 
 
 async def fit_case(case: Case, budget: int, count: Count) -> Case:
@@ -89,15 +123,13 @@ async def fit_case(case: Case, budget: int, count: Count) -> Case:
     first, *others = case.messages
     for message in (first, *reversed(others)):
         text = await _cut(message.text, max(budget // _MAX_MESSAGE_SHARE, 1), count)
-        left -= await count(_show(message.number, message.role, text))
+        cut = replace(message, text=text)
+        left -= await count(_show(cut))
         if left < 0 and len(shown) > 1:
             break
-        shown.append(CaseMessage(number=message.number, message_id=message.message_id, role=message.role, text=text))
+        shown.append(cut)
     kept = (shown[0], *reversed(shown[1:]))
-    numbered = tuple(
-        CaseMessage(number=number, message_id=one.message_id, role=one.role, text=one.text)
-        for number, one in enumerate(kept, start=1)
-    )
+    numbered = tuple(replace(one, number=number) for number, one in enumerate(kept, start=1))
     return Case(
         title=case.title,
         messages=numbered,
@@ -108,13 +140,13 @@ async def fit_case(case: Case, budget: int, count: Count) -> Case:
 
 def show_case(case: Case) -> str:
     """The case in its delimiters, which no message can open or close."""
-    parts = [_show(message.number, message.role, message.text) for message in case.messages]
+    parts = [_show(message) for message in case.messages]
     return "\n".join(["<case>", *parts, "</case>"])
 
 
-def _show(number: int, role: Role, text: str) -> str:
-    author = "user" if role is Role.USER else "reply"
-    return f'<message number="{number}" from="{author}">\n{_DELIMITER.sub("&lt;", text)}\n</message>'
+def _show(message: CaseMessage) -> str:
+    author = "note" if message.internal else "user" if message.role is Role.USER else "reply"
+    return f'<message number="{message.number}" from="{author}">\n{_DELIMITER.sub("&lt;", message.text)}\n</message>'
 
 
 async def _cut(text: str, tokens: int, count: Count) -> str:

@@ -9,7 +9,7 @@ from app.domain.templates import TemplateKind
 from app.domain.text import one_line
 from app.domain.views import Role
 from app.templates.catalog import Templates
-from app.turns.cases import Case, CaseMessage, CaseModel, ConversationReader, fit_case, read_case, show_case
+from app.turns.cases import Case, CaseMessage, CaseModel, fit_case, show_case
 from app.turns.sources import Sources
 from engine import ChatMessage, SamplingParams
 
@@ -20,6 +20,7 @@ EXCERPT_CHARS = 200
 MODEL_TOO_SMALL = "This model is too small to summarise a case. These are its first and last messages."
 CUT_OFF = "The summary reached its maximum length."
 NO_LINKS = "The summary names no messages, so check it against the conversation."
+ABOUT_NOTES = 'A message from "note" is an internal note of the desk, which the customer has not seen.'
 
 _PARAMS = SamplingParams(temperature=0.2, max_tokens=500)
 _REQUEST = """{case}
@@ -35,6 +36,7 @@ class CaseReference:
     number: int  #: as in the summary's text
     message_id: str
     role: Role
+    internal: bool  #: a note of the desk
     excerpt: str
 
 
@@ -58,15 +60,13 @@ class Summaries:
         self._templates = templates
         self._sources = sources
 
-    async def write(self, user_id: str, conversations: ConversationReader, conversation_id: str) -> CaseSummary:
-        """Summarises the branch of a conversation that is shown.
+    async def write(self, user_id: str, whole: Case) -> CaseSummary:
+        """Summarises a case for a user who may read it.
 
         Raises:
-            NotFound: the conversation is missing or another user's, or the prompt "case-summary" was removed.
-            InvalidInput: the conversation has no messages.
+            NotFound: the prompt "case-summary" was removed.
             ContextTooLong, TooManyRequests, Overloaded, EngineUnavailable: see :meth:`CaseModel.write`.
         """
-        whole = await read_case(conversations, user_id, conversation_id)
         if self._sources.is_model_too_small:
             return _summary(whole, whole, "", _ends(whole.messages), MODEL_TOO_SMALL)
         case = await fit_case(whole, self._model.budget, self._model.count)
@@ -75,7 +75,7 @@ class Summaries:
         system_prompt = await self._templates.render(TemplateKind.PROMPT, CASE_SUMMARY)
         messages = [
             ChatMessage(role="system", content=system_prompt),
-            ChatMessage(role="user", content=_REQUEST.format(case=show_case(case))),
+            ChatMessage(role="user", content=_request(case)),
         ]
         text, is_cut_off = await self._model.write(user_id, messages, params)
         cited = cited_numbers(text)
@@ -84,6 +84,11 @@ class Summaries:
         if not shown:
             notices.append(NO_LINKS)
         return _summary(whole, case, text, shown, " ".join(notices) or None)
+
+
+def _request(case: Case) -> str:
+    request = _REQUEST.format(case=show_case(case))
+    return f"{request}\n{ABOUT_NOTES}" if any(message.internal for message in case.messages) else request
 
 
 def _ends(messages: tuple[CaseMessage, ...]) -> list[CaseMessage]:
@@ -100,6 +105,7 @@ def _summary(whole: Case, case: Case, text: str, shown: list[CaseMessage], notic
                 number=message.number,
                 message_id=message.message_id,
                 role=message.role,
+                internal=message.internal,
                 excerpt=one_line(message.text[: 4 * EXCERPT_CHARS])[:EXCERPT_CHARS],
             )
             for message in shown

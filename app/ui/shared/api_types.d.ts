@@ -195,6 +195,7 @@ export interface CaseReference {
   number: number;
   message_id: string;
   role: Role;
+  internal: boolean;
   excerpt: string;
 }
 

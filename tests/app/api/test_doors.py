@@ -70,8 +70,8 @@ GRADIO_CLIENT = {
     "/gradio_api/cancel",
     "/gradio_api/reset",
 }
-#: What a program reads of a desk, and what it does there. Figures, merging, drafts, contacts' data and all that admins
-#: set up are not a key's.
+#: What a program reads of a desk, and what it does there. Figures, merging, what the model writes, contacts' data and
+#: all that admins set up are not a key's.
 CASES_READ = {
     "/api/inboxes",
     "/api/cases/tags",

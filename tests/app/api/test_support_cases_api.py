@@ -221,7 +221,7 @@ async def test_cases_of_one_contact_are_merged_and_others_are_not(support: Suppo
     assert answer.status_code == 409
     assert "different contacts" in answer.json()["error"]["message"]
     await ben.post(f"/api/cases/{support.case_id}/resolve", json={})
-    await _age(support, support.case_id)
+    await age_resolution(support, support.case_id)
     second = await support.write("Again about my parcel")
     assert second != support.case_id
     opened = (await ben.get(f"/api/cases/{second}")).json()
@@ -235,7 +235,7 @@ async def test_cases_of_one_contact_are_merged_and_others_are_not(support: Suppo
     assert [message.text for message in await cases.contacts.messages(support.visitor.contact.id, strange)] == []
 
 
-async def _age(support: Support, case_id: str) -> None:
+async def age_resolution(support: Support, case_id: str) -> None:
     """Makes a resolution so old that the contact's next message begins another case."""
     from app.store.db.case_models import SupportCase
 
