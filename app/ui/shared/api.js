@@ -176,7 +176,19 @@ export const draftRoutes = (pathOf) => ({
   use: (id, draft, used) => request("PUT", `${pathOf(id)}/drafts/${encodeURIComponent(draft)}`, used),
 });
 
+/**
+ * The routes of what the model makes of a case.
+ * @param {(id: string) => string} pathOf  of a conversation or a case
+ */
+export const writingRoutes = (pathOf) => ({
+  /** @param {string} id @param {AbortSignal} signal  stops it @returns {Promise<Types.CaseSummary>} */
+  summarise: (id, signal) => request("POST", `${pathOf(id)}/summary`, {}, { signal }),
+  /** @param {string} id @param {string} collection  its id @param {AbortSignal} signal  stops it @returns {Promise<Types.ProposedArticle>} */
+  proposeArticle: (id, collection, signal) => request("POST", `${pathOf(id)}/article`, { collection }, { signal }),
+});
+
 export const conversationDrafts = draftRoutes(conversationPath);
+export const conversationWriting = writingRoutes(conversationPath);
 
 export const api = {
   /** @returns {Promise<PageOptions>} */
@@ -307,10 +319,6 @@ export const api = {
   markQuestion: (mark) => request("POST", "/api/kb/questions", mark),
   /** @returns {Promise<Types.CollectionList>} */
   listCollections: () => request("GET", "/api/kb/collections"),
-  /** @param {string} id @returns {Promise<Types.CaseSummary>} */
-  summarise: (id) => request("POST", `${conversationPath(id)}/summary`, {}),
-  /** @param {string} id @param {string} collection @returns {Promise<Types.ProposedArticle>} */
-  proposeArticle: (id, collection) => request("POST", `${conversationPath(id)}/article`, { collection }),
   /** @param {string} id */
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

@@ -1,6 +1,6 @@
 // The routes of cases and inboxes.
 
-import { draftRoutes, query, request } from "../../shared/api.js";
+import { draftRoutes, query, request, writingRoutes } from "../../shared/api.js";
 
 /** @import { CaseDetail, CasePage, CaseRow, Inbox, Mode } from "./types.js" */
 /** @import { Sent } from "./outbox.js" */
@@ -16,6 +16,7 @@ const command =
     request("POST", casePath(id, action), { ...body, epoch });
 
 export const caseDrafts = draftRoutes((id) => casePath(id));
+export const caseWriting = writingRoutes((id) => casePath(id));
 
 export const cases = {
   /** @param {Record<string, unknown>} parameters @returns {Promise<CasePage>} */

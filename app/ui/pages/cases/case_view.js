@@ -4,7 +4,8 @@ import { ApiError, errorMessage } from "../../shared/api.js";
 import { announce, icon, make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
 import { openMenu } from "../../shared/menu.js";
-import { casePath, cases } from "./case_api.js";
+import { proposeArticle, showSummary } from "../chat/case_dialogs.js";
+import { casePath, cases, caseWriting } from "./case_api.js";
 import { showDrafts } from "./case_drafts.js";
 import { askAssignee, askMerge, askSnooze } from "./case_dialogs.js";
 import { isOlder } from "./case_rows.js";
@@ -57,6 +58,8 @@ export class CaseView {
     this.assignButton = button("Assign", () => this.run("assign"));
     this.snoozeButton = button("Snooze", () => this.run("snooze"));
     this.resolveButton = button("Resolve", () => this.run("resolve"), { class: "dm-button dm-small dm-primary" });
+    this.summariseButton = button("Summarise", () => this.#summarise());
+    this.articleButton = button("Propose an article", () => this.#proposeArticle(), { class: "dm-button dm-small cs-article" });
     this.more = button("More", () => this.#openMore(), { "aria-haspopup": "menu", "aria-expanded": "false" });
     this.present = make("p", { class: "cs-present", role: "status" });
     this.merged = make("p", { class: "cs-merged" });
@@ -67,7 +70,7 @@ export class CaseView {
     /** @type {import("../chat/reply_drafts.js").ReplyDrafts | null} */
     this.drafts = this.box ? showDrafts(id, this.box, () => this.#timeline.lastOfContact?.text ?? null) : null;
     this.details = new DetailsView({ inboxes: host.inboxes, mayChange: this.mayWrite, change: (change) => this.#change(change), hash: host.hash });
-    const commands = this.mayWrite ? [this.assignButton, this.snoozeButton, this.resolveButton, this.more] : [];
+    const commands = this.mayWrite ? [this.assignButton, this.snoozeButton, this.articleButton, this.resolveButton, this.more] : [this.summariseButton];
     const head = make(
       "div",
       { class: "cs-head" },
@@ -156,8 +159,9 @@ export class CaseView {
     this.host.changed(this.#current);
   }
 
-  async #loadEarlier() {
-    await this.#tell(async () => {
+  // Resolves to whether they were loaded.
+  #loadEarlier() {
+    return this.#tell(async () => {
       const { messages, has_earlier: hasEarlier } = await cases.get(this.id, this.#timeline.first?.id ?? null);
       this.#timeline.addEarlier(messages);
       this.timelineView.earlier.hidden = !hasEarlier;
@@ -188,9 +192,10 @@ export class CaseView {
     this.subtitle.replaceChildren(make("bdi", {}, contact.name || "Visitor"), ` · ${state}`, ...(assigned.length ? [" · ", ...assigned] : []));
     this.merged.replaceChildren(...(into ? ["This case was merged into ", make("a", { href: this.host.hash(into) }, "another one"), ", where the conversation goes on."] : []));
     if (this.box) this.box.element.hidden = into !== null;
-    for (const each of [this.assignButton, this.resolveButton, this.more]) each.hidden = into !== null;
+    for (const each of [this.assignButton, this.resolveButton, this.more, this.summariseButton]) each.hidden = into !== null;
     this.resolveButton.textContent = status === "resolved" ? "Reopen" : "Resolve";
     this.snoozeButton.hidden = status === "resolved";
+    this.articleButton.hidden = status !== "resolved" || into !== null;
     this.box?.show({ hint: status === "bot" ? BOT_HINT : status === "resolved" ? "This case is resolved, and a reply leaves it so." : "" });
   }
 
@@ -281,13 +286,37 @@ export class CaseView {
     this.#tell(() => this.#do(() => cases.reopen(this.#current), said));
   }
 
-  /** Runs a command that has no dialog: its error stands above the talk. @param {() => Promise<unknown>} work */
+  /** Runs a command that has no dialog: its error stands above the talk. Resolves to whether it worked. @param {() => Promise<unknown>} work */
   async #tell(work) {
     this.trouble.replaceChildren();
     try {
       await work();
+      return true;
     } catch (error) {
       this.trouble.replaceChildren(problem(error));
+      return false;
+    }
+  }
+
+  get #written() {
+    const { id, subject, contact } = this.#current;
+    return { id, title: subject || contact.name || "Visitor", routes: caseWriting };
+  }
+
+  #summarise() {
+    showSummary(this.#written, (messageId) => this.#lookAt(messageId));
+  }
+
+  #proposeArticle() {
+    const inbox = this.host.inboxes.find(({ id }) => id === this.#current.inbox_id);
+    proposeArticle(this.#written, { from: "this case, without its internal notes,", likely: inbox?.collections });
+  }
+
+  // Shows a message, with the earlier ones if it is among them.
+  /** @param {string} messageId */
+  async #lookAt(messageId) {
+    while (!this.#isClosed && !this.timelineView.lookAt(messageId) && !this.timelineView.earlier.hidden) {
+      if (!(await this.#loadEarlier())) return;
     }
   }
 
@@ -335,6 +364,9 @@ export class CaseView {
       }
     };
     const wake = { name: "End the snooze", iconName: "again", action: () => this.#reopen("Open again.") };
-    openMenu(this.more, "More", [...(this.#current.status === "snoozed" ? [wake] : []), { name: "Merge into another case", iconName: "branch", action: merge }, { name: "Copy a link", iconName: "copy", action: copy }]);
+    const summarise = { name: "Summarise", iconName: "canned", action: () => this.#summarise() };
+    const article = { name: "Propose an article", iconName: "desk", action: () => this.#proposeArticle() };
+    const isArticleHere = this.#current.status === "resolved" && !this.articleButton.checkVisibility(); // on a phone
+    openMenu(this.more, "More", [...(this.#current.status === "snoozed" ? [wake] : []), summarise, ...(isArticleHere ? [article] : []), { name: "Merge into another case", iconName: "branch", action: merge }, { name: "Copy a link", iconName: "copy", action: copy }]);
   }
 }

@@ -60,6 +60,17 @@ export class TimelineView {
     element.scrollTop = scrollTop + element.scrollHeight - scrollHeight;
   }
 
+  /** Scrolls to a message and marks it until the focus leaves it. Returns false if it isn't shown. @param {string} id */
+  lookAt(id) {
+    const element = this.#drawn.get(`m${id}`)?.element;
+    if (!element) return false;
+    this.#isAtEnd = false;
+    element.tabIndex = -1;
+    element.focus({ preventScroll: true });
+    element.scrollIntoView({ block: "center" });
+    return true;
+  }
+
   toEnd() {
     this.element.scrollTop = this.element.scrollHeight;
     this.#isAtEnd = true;

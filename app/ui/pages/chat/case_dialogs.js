@@ -1,16 +1,21 @@
-// Dialogs about a case: its summary, with links to the messages that it rests on, and a proposed article.
+// Dialogs about a conversation or a support case: its summary, with links to the messages that it rests on, and a
+// proposed article. A dialog that is closed stops the model.
 
-import { api } from "../../shared/api.js";
+import { api, errorMessage } from "../../shared/api.js";
 import { showDialog } from "../../shared/dialog.js";
 import { make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 import { renderMarkdown } from "../../components/chat/markdown.js";
-import { leftOutText, splitByNumbers } from "./case_texts.js";
+import { leftOutText, nameOf, splitByNumbers } from "./case_texts.js";
 
+/** @import { writingRoutes } from "../../shared/api.js" */
 /** @import { CaseReference, CaseSummary } from "../../shared/api_types.js" */
 
+/** @typedef {{id: string, title: string, routes: ReturnType<typeof writingRoutes>}} WrittenCase */
+
 /**
- * Opens a modal dialog, which a click on "Close" or Esc ends. Returns it with its body.
+ * Opens a modal dialog, which a click on "Close", Esc or the browser's Back ends. Returns it with its body and a signal of
+ * its end.
  * @param {string} title
  * @param {string} subtitle
  */
@@ -20,39 +25,42 @@ function open(title, subtitle) {
   const buttons = make("div", { class: "dm-buttons" }, close);
   const heading = make("h2", { id: "dm-case-title" }, title);
   const dialog = make("dialog", { class: "dm-dialog dm-case", "aria-labelledby": "dm-case-title" }, heading, make("p", { dir: "auto" }, subtitle), body, buttons);
+  const closed = new AbortController();
+  const { signal } = closed;
   close.addEventListener("click", () => dialog.close());
-  showDialog(dialog, close);
-  return { dialog, body, buttons };
+  addEventListener("popstate", () => dialog.close(), { signal });
+  showDialog(dialog, close).then(() => closed.abort());
+  return { dialog, body, buttons, signal };
 }
 
 /** @param {unknown} error */
-const problem = (error) => make("p", { class: "dm-alert", role: "alert" }, error instanceof Error ? error.message : String(error));
+const problem = (error) => make("p", { class: "dm-alert", role: "alert" }, errorMessage(error));
 
 /**
- * Asks for the summary of a conversation and shows it.
- * @param {{id: string, title: string}} conversation
+ * Asks for the summary of a case and shows it.
+ * @param {WrittenCase} of
  * @param {(messageId: string) => unknown} goTo
  */
-export async function showSummary({ id, title }, goTo) {
-  const { dialog, body } = open("Summary", title);
+export async function showSummary({ id, title, routes }, goTo) {
+  const { dialog, body, signal } = open("Summary", title);
   body.replaceChildren(make("p", { class: "dm-case-waiting" }, "The model reads the case …"));
   /** @type {CaseSummary} */
   let summary;
   try {
-    summary = await api.summarise(id);
+    summary = await routes.summarise(id, signal);
   } catch (error) {
     body.replaceChildren(problem(error));
     return;
   }
   /** @param {CaseReference} reference */
-  const link = ({ number, message_id: message, role, excerpt }) =>
+  const link = ({ number, message_id: message, excerpt, ...reference }) =>
     make(
       "button",
       {
         type: "button",
         class: "dm-case-link",
         title: excerpt,
-        "aria-label": `${role === "user" ? "Message" : "Reply"} ${number}: ${excerpt.slice(0, 80)}`,
+        "aria-label": `${nameOf(reference)} ${number}: ${excerpt.slice(0, 80)}`,
         onclick: () => {
           dialog.close();
           goTo(message);
@@ -66,7 +74,7 @@ export async function showSummary({ id, title }, goTo) {
   const list = make(
     "ol",
     { class: "dm-case-messages" },
-    ...summary.messages.map((reference) => make("li", {}, link(reference), make("span", { dir: "auto" }, reference.excerpt))),
+    ...summary.messages.map((reference) => make("li", {}, link(reference), reference.internal ? make("em", {}, nameOf(reference)) : null, make("span", { dir: "auto" }, reference.excerpt))),
   );
   const notes = [summary.notice, leftOutText(summary)].filter(Boolean).map((note) => make("p", { class: "dm-case-note" }, note));
   const checked = summary.text ? [make("p", { class: "dm-case-note" }, `Written by the model from ${plural(summary.total - summary.left_out, "message")}. The numbers lead to messages, and do not prove that these say so.`)] : [];
@@ -95,11 +103,13 @@ function linkNumbers(element, references, link) {
 }
 
 /**
- * Asks where to propose an article made from a conversation, and proposes it.
- * @param {{id: string, title: string}} conversation
+ * Asks where to propose an article made from a case, and proposes it.
+ * @param {WrittenCase} of
+ * @param {{from?: string, likely?: string[]}} [options]  from: what the article is made of; likely: ids of collections, of which
+ *   the first that the user may edit is chosen
  */
-export async function proposeArticle({ id, title }) {
-  const { body, buttons } = open("Propose an article", title);
+export async function proposeArticle({ id, title, routes }, { from = "this conversation", likely = [] } = {}) {
+  const { body, buttons, signal } = open("Propose an article", title);
   let collections;
   try {
     ({ collections } = await api.listCollections());
@@ -112,7 +122,8 @@ export async function proposeArticle({ id, title }) {
     body.replaceChildren(make("p", {}, "You may not edit any collection of documents. Ask an admin for the right to edit one."));
     return;
   }
-  const choice = make("select", { class: "dm-input", id: "dm-case-collection" }, ...editable.map((collection) => make("option", { value: collection.id }, collection.name)));
+  const chosen = likely.find((id) => editable.some((collection) => collection.id === id)) ?? editable[0]?.id;
+  const choice = make("select", { class: "dm-input", id: "dm-case-collection" }, ...editable.map((collection) => make("option", { value: collection.id, selected: collection.id === chosen }, collection.name)));
   const outcome = make("div");
   const go = make("button", { type: "button", class: "dm-button dm-primary" }, "Propose");
   let isRunning = false;
@@ -121,7 +132,7 @@ export async function proposeArticle({ id, title }) {
     isRunning = true;
     outcome.replaceChildren(make("p", { class: "dm-case-waiting" }, "The article is being written …"));
     try {
-      const { article, notice } = await api.proposeArticle(id, choice.value);
+      const { article, notice } = await routes.proposeArticle(id, choice.value, signal);
       go.remove();
       body.replaceChildren(
         make("p", {}, "Proposed: ", make("strong", { dir: "auto" }, article.title), ". No search finds it until it is published."),
@@ -134,7 +145,7 @@ export async function proposeArticle({ id, title }) {
     }
   });
   body.replaceChildren(
-    make("p", {}, "The question and the solution of this conversation become an article, which is not searched until it is published. Check it for names before that."),
+    make("p", {}, `The question and the solution of ${from} become an article, which is not searched until it is published. Check it for names before that.`),
     make("label", { class: "dm-label", for: "dm-case-collection" }, "Collection"),
     choice,
     outcome,

@@ -2,7 +2,7 @@
 
 import { plural } from "../../shared/formats.js";
 
-/** @import { CaseSummary } from "../../shared/api_types.js" */
+/** @import { CaseReference, CaseSummary } from "../../shared/api_types.js" */
 
 const NUMBER = /\[([1-9]\d{0,2})\]/;
 
@@ -12,6 +12,9 @@ export const splitByNumbers = (text) =>
     .split(NUMBER)
     .map((part, index) => (index % 2 ? Number(part) : part))
     .filter((part) => part !== "");
+
+/** What a message of a case is. @param {Pick<CaseReference, "role" | "internal">} reference */
+export const nameOf = ({ role, internal }) => (internal ? "Note" : role === "user" ? "Message" : "Reply");
 
 /** What a summary leaves out; empty: nothing. @param {Pick<CaseSummary, "text" | "left_out" | "total" | "has_earlier">} summary */
 export function leftOutText({ text, left_out: leftOut, total, has_earlier: hasEarlier }) {

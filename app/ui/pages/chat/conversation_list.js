@@ -1,6 +1,6 @@
 // Fills the conversation list from the JSON API, and does what users do in it.
 
-import { ApiError, api } from "../../shared/api.js";
+import { ApiError, api, conversationWriting } from "../../shared/api.js";
 import { conversationUrl } from "./address.js";
 import { proposeArticle, showSummary } from "./case_dialogs.js";
 import { ListState } from "./list_state.js";
@@ -85,8 +85,8 @@ export class ConversationList {
       change_many: ({ ids, archived, tags }) => this.#does(() => api.changeConversations(ids, { archived, add_tags: tags })),
       delete_many: ({ ids }) => this.#delete(ids),
       export_many: ({ ids, format }) => downloadChosen(ids, format).catch((error) => host.onError(error)),
-      summarise: (conversation) => showSummary(conversation, (messageId) => host.onSelect(conversation.id, messageId)),
-      article: (conversation) => proposeArticle(conversation),
+      summarise: (conversation) => showSummary({ ...conversation, routes: conversationWriting }, (messageId) => host.onSelect(conversation.id, messageId)),
+      article: (conversation) => proposeArticle({ ...conversation, routes: conversationWriting }),
       export: ({ id, format }) => download(id, format),
       upload: ({ file }) => this.#import(file),
     });
