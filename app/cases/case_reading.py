@@ -18,7 +18,7 @@ NOT_RESOLVED = "This case isn't resolved, so its solution may still change. Reso
 
 
 async def case_for_summary(cases: CaseDetails, user_id: str, case_id: str) -> Case:
-    """A case with its notes: whoever may read the case may read these.
+    """A case with its notes, which every reader of the case may read.
 
     Raises:
         NotFound: the case is missing, or the user may not read it.
@@ -29,7 +29,7 @@ async def case_for_summary(cases: CaseDetails, user_id: str, case_id: str) -> Ca
 
 
 async def case_for_article(cases: CaseDetails, user_id: str, case_id: str) -> Case:
-    """A resolved case without its notes: who edits the article may have no right to read them.
+    """A resolved case without its notes, which the editors of the article may have no right to read.
 
     Raises:
         NotFound: the case is missing, or the user may not read it.
