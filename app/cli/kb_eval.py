@@ -17,15 +17,13 @@ from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.evaluation import Find, Outcome, Scores, ask, format_table, missed, score
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.questions import Question, read_questions
-from app.knowledge.reranking import Reranker
 from app.models.folders import GUIDE
-from app.services.knowledge import search_thesaurus
+from app.services.knowledge import make_reranker, search_thesaurus
 from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.concepts import Thesaurus
 from app.store.knowledge.search import ChunkSearch
-from app.templates.files import read_knowledge_prompt
 from engine import ChatEngine, EngineSettings
 
 MISSED_DEPTH = 3
@@ -95,7 +93,7 @@ async def evaluate(
 
 def _reranked(engine: ChatEngine, find: Find, count: int) -> Find:
     """A search whose first ``count`` passages the model sorts, however long that takes."""
-    reranker = read_knowledge_prompt("rerank", functools.partial(Reranker, engine))
+    reranker = make_reranker(engine)
 
     async def find_reranked(text: str, limit: int) -> Sequence[Passage]:
         return (await reranker.sort(text, await find(text, max(limit, count)), count=count))[:limit]

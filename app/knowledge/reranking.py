@@ -1,43 +1,62 @@
-"""Sorts the passages that a search has found anew, by what the chat model says of each."""
+"""Sorts the passages that a search has found anew, by how likely the chat model finds the question after each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from app.domain.knowledge import Passage
 from app.domain.placed_text import PlacedText
 from app.domain.sources import show_source
-from engine import Caller, ChatEngine, ChatMessage, ChatOptions, EngineError, Logprob, SamplingParams
+from engine import (
+    Caller,
+    ChatEngine,
+    ChatMessage,
+    ChatOptions,
+    EngineError,
+    ReplyInspector,
+    SamplingParams,
+)
 
 _log = logging.getLogger(__name__)
 
 MAX_SECONDS = 10.0
 """A reply waits no longer for the passages to be sorted: after that they stay as the search has sorted them."""
+MAX_PASSAGE_CHARS = 2000
+"""Of a passage, the model reads this many: what a chunk has. A table that stays whole can be longer."""
+MAX_QUESTION_CHARS = 500
+"""Of a question, the first are scored: each of its tokens costs a row as wide as the vocabulary, for every passage."""
+LIKELIHOOD_WEIGHT = 0.05
+"""What a nat of the mean log-probability adds to a score from 0 to 1. Tuned: ``docs/benchmarks.md``."""
 _AT_ONCE = 8  # requests in the engine's batch; more would fill the queue in which other users wait
-_ANSWER = SamplingParams(temperature=0.0, max_tokens=1, logprobs=20)
+_SCORED = SamplingParams.neutral(temperature=0.0, max_tokens=1)
 _NO_THINKING = ChatOptions(thinking=False)
 
 
-class Reranker:
-    """Asks the model of each passage whether it answers the question: one prefill and one token for each.
+class ScoringEngine(ChatEngine, ReplyInspector, Protocol):
+    """An engine that also computes how likely a given reply is, as one does that runs its model itself."""
 
-    A passage's score is P(yes) / (P(yes) + P(no)) of that token, as of other rerankers that are language models.
-    Source: Nogueira et al., Document Ranking with a Pretrained Sequence-to-Sequence Model, EMNLP 2020.
+
+class Reranker:
+    """Adds to a passage's score how likely the model finds the question as one that the passage answers.
+
+    The model is given the passage, is asked for a question, and the mean log-probability of the tokens of the user's
+    question as its reply is computed: one prefill for each passage, and nothing is generated. Source: Sachan et al.,
+    Improving Passage Retrieval with Zero-Shot Question Generation, EMNLP 2022 (arXiv 2204.07496).
 
     Args:
-        template: has ``{{ question }}``, and after it ``{{ source }}``: the prompts of all passages of a question begin
-            with the same text, which the prefix cache holds.
+        template: asks for a question about ``{{ source }}``.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it has no such place.
     """
 
-    def __init__(self, engine: ChatEngine, template: str) -> None:
+    def __init__(self, engine: ScoringEngine, template: str) -> None:
         self._engine = engine
-        self._text = PlacedText(template, "question", "source")
+        self._text = PlacedText(template, "source")
 
     async def rerank(
         self, question: str, passages: Sequence[Passage], *, count: int, caller: Caller | None = None
@@ -58,54 +77,63 @@ class Reranker:
     async def sort(
         self, question: str, passages: Sequence[Passage], *, count: int, caller: Caller | None = None
     ) -> list[Passage]:
-        """Returns the passages, the first ``count`` of them by what the model says, best first. Scores stay.
-
-        Of two that the model judges alike, the one that the search found first comes first.
+        """Returns the passages, the first ``count`` of them sorted by :func:`by_likelihood`. Scores stay.
 
         Raises:
-            EngineError, ValueError: the model cannot be asked.
+            EngineError, ValueError: the model cannot score them.
         """
-        judged, rest = passages[:count], passages[count:]
-        if len(judged) < 2:
+        first, rest = passages[:count], passages[count:]
+        if len(first) < 2 or not question.strip():
             return list(passages)
-        # The first alone: the others find its beginning in the prefix cache.
-        scores = [await self._score(question, judged[0], caller)]
+        return [*by_likelihood(first, await self.likelihoods(question, first, caller=caller)), *rest]
+
+    async def likelihoods(
+        self, question: str, passages: Sequence[Passage], *, caller: Caller | None = None
+    ) -> list[float]:
+        """Returns the mean log-probability of the question's tokens after each of the passages.
+
+        Raises:
+            EngineError, ValueError: the model cannot score them.
+        """
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def score(passage: Passage) -> float:
             async with slots:
-                return await self._score(question, passage, caller)
+                return await self._likelihood(question[:MAX_QUESTION_CHARS], passage, caller)
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(score(passage)) for passage in judged[1:]]
+                tasks = [group.create_task(score(passage)) for passage in passages]
         except* (EngineError, ValueError) as failed:
             raise failed.exceptions[0] from failed
-        scores += [task.result() for task in tasks]
-        best_first = sorted(zip(scores, judged, strict=True), key=lambda one: -one[0])
-        return [*(passage for _, passage in best_first), *rest]
+        return [task.result() for task in tasks]
 
-    async def _score(self, question: str, passage: Passage, caller: Caller | None) -> float:
-        """Returns the score of a passage, 0 to 1."""
-        asked = self._text.fill(question, show_source(1, passage)).rstrip("\n")
-        top: tuple[Logprob, ...] = ()
-        async for delta in self._engine.chat(
-            [ChatMessage(role="user", content=asked)],
-            _ANSWER,
+    async def _likelihood(self, question: str, passage: Passage, caller: Caller | None) -> float:
+        shown = show_source(1, replace(passage, text=passage.text[:MAX_PASSAGE_CHARS]))
+        prepared = await self._engine.prepare(
+            [
+                ChatMessage(role="user", content=self._text.fill(shown).rstrip("\n")),
+                ChatMessage(role="assistant", content=question, unfinished=True),
+            ],
+            _SCORED,
             caller=caller,
             options=_NO_THINKING if self._engine.info.can_think else None,
-        ):
-            if delta.logprobs and not top:
-                top = delta.logprobs[0].top
-        return share_of_yes(top)
+        )
+        logprobs = [
+            scores.token.logprob async for delta in self._engine.inspect(prepared) for scores in delta.prompt_logprobs
+        ]
+        known = [logprob for logprob in logprobs if logprob is not None]
+        if not known or len(known) < len(logprobs):
+            raise ValueError("the model gives the question no probability")
+        return sum(known) / len(known)
 
 
-def share_of_yes(top: Iterable[Logprob]) -> float:
-    """Returns P(yes) / (P(yes) + P(no)) by the likeliest tokens; 0 if neither word is among them."""
-    chances = {"yes": 0.0, "no": 0.0}
-    for one in top:
-        word = one.text.strip(" .*\"'").casefold()
-        if word in chances and one.logprob is not None:
-            chances[word] += math.exp(one.logprob)
-    total = sum(chances.values())
-    return chances["yes"] / total if total else 0.0
+def by_likelihood(
+    passages: Sequence[Passage], likelihoods: Sequence[float], weight: float = LIKELIHOOD_WEIGHT
+) -> list[Passage]:
+    """Sorts passages by their score plus the weighted log-probability of the question after them, best first.
+
+    Of two that are as good, the one that the search found first comes first.
+    """
+    scored = sorted(zip(passages, likelihoods, strict=True), key=lambda one: -(one[0].score + weight * one[1]))
+    return [passage for passage, _ in scored]

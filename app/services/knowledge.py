@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.domain.storage import MIB
-from app.errors import TooLarge
+from app.errors import StartupError, TooLarge
 from app.knowledge.articles import Publishing
 from app.knowledge.chat_files import ChatFiles
 from app.knowledge.dense_search import DenseSearch, index_in
@@ -36,11 +36,16 @@ from app.store.knowledge.source_rights import SourceRights
 from app.store.knowledge.stored_files import StoredFiles
 from app.templates.files import PROMPTS, read_knowledge_prompt, read_sources_prompt
 from app.turns.sources import Sources
-from engine import ChatEngine
+from engine import ChatEngine, ReplyInspector
 
 SYNONYMS = PROMPTS / "knowledge" / "synonyms.yaml"
 TOKENIZER = GUIDE / "tokenizer.json"
 """Counts the tokens of chunks. It is always there, and the process that reads needs no engine."""
+
+CANNOT_RERANK = (
+    "Reranking needs a model on this machine: another server does not report how likely a given text is. Leave out "
+    "APP_KNOWLEDGE_RERANK and --rerank."
+)
 
 _STORED_AT_ONCE = 2
 
@@ -57,18 +62,29 @@ def make_sources(search: KnowledgeSearch, engine: ChatEngine, settings: AppSetti
     """What finds the sources of replies: the search, with what the settings turn on around it.
 
     Raises:
-        StartupError: a file of ``prompts/knowledge`` cannot be used.
+        StartupError: a file of ``prompts/knowledge`` cannot be used; or as :func:`make_reranker`.
     """
     return Sources(
         search,
         engine,
         settings,
         read_sources_prompt(),
-        reranker=read_knowledge_prompt("rerank", partial(Reranker, engine)) if settings.knowledge_rerank else None,
+        reranker=make_reranker(engine) if settings.knowledge_rerank else None,
         rewriter=read_knowledge_prompt("rewrite", partial(QuestionRewriter, engine))
         if settings.knowledge_rewrite
         else None,
     )
+
+
+def make_reranker(engine: ChatEngine) -> Reranker:
+    """What sorts the passages of a search by the model.
+
+    Raises:
+        StartupError: the engine's model runs on another server, or ``prompts/knowledge/rerank.md`` cannot be used.
+    """
+    if not isinstance(engine, ReplyInspector):
+        raise StartupError(CANNOT_RERANK)
+    return read_knowledge_prompt("rerank", partial(Reranker, engine))
 
 
 def search_thesaurus(settings: AppSettings) -> Thesaurus:

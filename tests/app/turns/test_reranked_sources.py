@@ -11,8 +11,8 @@ from app.domain.ids import LOCAL_USER_ID as ME
 from app.services.container import Services
 from app.settings import AppSettings
 from app.turns.service import TurnRef
-from testing.judging_engine import JudgingEngine
 from testing.knowledge import ScriptedSearch, passage
+from testing.likelihood_engine import LikelihoodEngine
 
 FOUND = [passage(text, number) for number, text in enumerate(["cats", "dogs", "birds", "fish"], start=1)]
 
@@ -23,8 +23,8 @@ def settings(settings: AppSettings) -> AppSettings:
 
 
 @pytest.fixture
-def engine() -> JudgingEngine:
-    engine = JudgingEngine(birds=0.9, fish=0.8)
+def engine() -> LikelihoodEngine:
+    engine = LikelihoodEngine(birds=-1.0, fish=-2.0)
     engine._info = replace(engine.info, num_parameters=3_000_000_000)
     return engine
 
@@ -36,7 +36,7 @@ def search(services: Services) -> ScriptedSearch:
 
 
 async def test_a_comparison_searches_once_for_columns_that_rest_on_the_same(
-    services: Services, engine: JudgingEngine, search: ScriptedSearch
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
     ours = ChatSettings(collections=("ours",))
     variants = (ours, ours.model_copy(update={"temperature": 1.0}), ChatSettings(), ours)
@@ -45,7 +45,7 @@ async def test_a_comparison_searches_once_for_columns_that_rest_on_the_same(
         async for _ in services.turns.events(ME, ref.turn_id):
             pass
     assert search.queries == ["Which one flies?"]
-    assert len(engine.judged) == len(FOUND)
+    assert len(engine.scored) == len(FOUND)
     asked = ["birds" in messages[-1]["content"] for messages, _ in engine.calls[-4:]]
     assert sorted(asked) == [False, True, True, True]
 
@@ -58,7 +58,7 @@ async def ask(services: Services, text: str, conversation_id: str | None = None)
 
 
 async def test_a_reply_gets_the_passages_that_the_model_prefers(
-    services: Services, engine: JudgingEngine, search: ScriptedSearch
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
     engine.say("They fly [1].")
     ref = await ask(services, "Which one flies?")
@@ -72,14 +72,14 @@ async def test_a_reply_gets_the_passages_that_the_model_prefers(
     engine.say("Fish [2].")
     await ask(services, "And swims?", ref.conversation_id)
     assert search.queries == ["Which one flies?", "Which one swims?"]
-    assert engine.judged[-1].startswith("Question: Which one swims?")
+    assert engine.scored[-1][-1]["content"] == "Which one swims?"
     history = engine.calls[-2][0][-1]["content"]
     assert "They fly [1]." in history
     assert "<source" not in history  # the sources of past replies stay out of it
 
 
 async def test_the_message_is_searched_for_where_the_question_finds_nothing(
-    services: Services, engine: JudgingEngine, search: ScriptedSearch
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
     ref = await ask(services, "Which one flies?")
     search.found = []
@@ -88,8 +88,8 @@ async def test_the_message_is_searched_for_where_the_question_finds_nothing(
     assert search.queries == ["Which one flies?", "Which one swims?", "And swims?", "And swims? Which one flies?"]
 
 
-async def test_a_model_that_cannot_judge_leaves_the_search(
-    services: Services, engine: JudgingEngine, search: ScriptedSearch
+async def test_a_model_that_cannot_score_leaves_the_search(
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
     engine.fails_at = 2
     await ask(services, "Which one flies?")
@@ -102,9 +102,9 @@ def test_both_are_off_by_default() -> None:
     assert (settings.knowledge_rerank, settings.knowledge_rewrite) == (0, False)
 
 
-async def test_what_is_below_the_threshold_is_not_judged(
-    services: Services, engine: JudgingEngine, search: ScriptedSearch
+async def test_what_is_below_the_threshold_is_not_scored(
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
     search.found = [*FOUND[:2], replace(FOUND[2], score=-1.0)]
     await ask(services, "Which one flies?")
-    assert len(engine.judged) == 2
+    assert len(engine.scored) == 2
