@@ -242,8 +242,9 @@ class AppSettings(BaseSettings):
         0,
         ge=0,
         le=50,
-        description="Passages of a search that the chat model sorts anew before a reply with sources, with one short "
-        "request for each; 0 is off. Whether it helps is measured by `deskmate kb eval --rerank`.",
+        description="Passages of a search that are sorted anew before a reply with sources, also by how likely the "
+        "chat model finds the question after each; 0 is off. The model has to run on this machine. What it gains is "
+        "measured by `deskmate kb eval --rerank`.",
     )
     knowledge_rewrite: bool = Field(
         False,

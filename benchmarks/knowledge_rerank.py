@@ -4,9 +4,8 @@
     .venv/bin/python -m benchmarks.knowledge_rerank --model MODEL
 
 Each half of the questions is searched for as the product does it, by words and by both, before and after the first
-passages were sorted. Weights are compared on the tuning half alone. A search's time and processor time are those of
-a user whose passages are not in the prefix cache. Writes JSON to ``benchmarks/results``. Takes gigabytes of memory, so
-that the cache holds every passage while questions are compared.
+passages were sorted. Weights are compared on the tuning half alone. A search's time and processor time are those of a
+user whose passages are not in the prefix cache. Writes JSON to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
@@ -23,23 +22,18 @@ from typing import Any
 
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import Passage, SearchWay
-from app.knowledge.dense_search import DenseSearch, index_in
 from app.knowledge.evaluation import Outcome, rank_of_answer, score
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.questions import Question, read_questions
 from app.knowledge.reranking import LIKELIHOOD_WEIGHT, Reranker, by_likelihood
-from app.knowledge.synonyms import read_thesaurus
-from app.services.knowledge import SYNONYMS, make_reranker
-from app.store.db.database import Database
-from app.store.knowledge.chunk_vectors import ChunkVectors
-from app.store.knowledge.search import ChunkSearch
-from app.store.maintenance.migrate import migrate
+from app.services.knowledge import make_reranker
 from benchmarks import machine
 from benchmarks.quantiles import quantile
 from benchmarks.result_files import write_result
 from engine import Caller, Engine, EngineSettings
 from testing.minilm import fetch_minilm
-from testing.own_pages import QUESTIONS, add_own_pages
+from testing.own_pages import QUESTIONS, search_of_own_pages
+from testing.question_likelihoods import question_likelihoods
 from testing.smollm2 import fetch_smollm2
 
 HALVES = ("tuning", "held-out")
@@ -72,11 +66,13 @@ def scores(found: Sequence[Found], count: int, weight: float = LIKELIHOOD_WEIGHT
 
 
 async def find(search: HybridSearch, reranker: Reranker, questions: Sequence[Question], way: SearchWay) -> list[Found]:
-    found = []
-    for question in questions:
-        passages = await search.search(LOCAL_USER_ID, question.text, collections=None, limit=max(COUNTS), way=way)
-        found.append(Found(question, passages, await reranker.likelihoods(question.text, passages)))
-    return found
+    passages = [
+        await search.search(LOCAL_USER_ID, question.text, collections=None, limit=max(COUNTS), way=way)
+        for question in questions
+    ]
+    texts = [question.text for question in questions]
+    likelihoods = await question_likelihoods(reranker, list(zip(texts, passages, strict=True)))
+    return [Found(*one) for one in zip(questions, passages, likelihoods, strict=True)]
 
 
 async def time_searches(reranker: Reranker, found: Sequence[Found], count: int) -> dict[str, float]:
@@ -95,59 +91,34 @@ async def time_searches(reranker: Reranker, found: Sequence[Found], count: int) 
     }
 
 
-async def measure(model: str, encoder: str, cache_gib: float, folder: Path) -> dict[str, Any]:
-    url = f"sqlite:///{folder / 'knowledge.db'}"
-    migrate(url)
-    database = Database(url)
-    settings = EngineSettings(
-        model=model, encoder=encoder, max_model_len=4096, kv_cache_memory=cache_gib, _env_file=None
-    )
-    try:
-        chunks = await add_own_pages(database)
-        async with Engine(settings) as engine:
-            dense = DenseSearch(lambda: engine.encoder, ChunkVectors(database), index_in(database))
-            while not await dense.catch_up():
-                pass
-            search, reranker = (
-                HybridSearch(ChunkSearch(database, read_thesaurus(SYNONYMS)), dense),
-                make_reranker(engine),
-            )
-            result: dict[str, Any] = {
-                "model": engine.info.name,
-                "encoder": Path(encoder).name,
-                "chunks": chunks,
-                "weight": LIKELIHOOD_WEIGHT,
-                "halves": {},
-                "weights_on_tuning": {},
-            }
-            content = QUESTIONS.read_text(encoding="utf-8")
-            for half in HALVES:
-                by_way: dict[str, Mapping[str, Any]] = {}
-                for way in WAYS:
-                    found = await find(search, reranker, read_questions(content, half=half), way)
-                    by_way[way.value] = {str(count): scores(found, count) for count in (0, *COUNTS)}
-                    print(half, way.value, json.dumps(by_way[way.value], indent=1), flush=True)
-                    if half == "tuning":
-                        result["weights_on_tuning"][way.value] = {
-                            str(weight): scores(found, TUNED_COUNT, weight) for weight in WEIGHTS
-                        }
-                result["halves"][half] = by_way
-            result["a_search"] = {str(count): await time_searches(reranker, found, count) for count in COUNTS[:2]}
-            return result
-    finally:
-        await database.close()
+async def measure(model: str, encoder: str, folder: Path) -> dict[str, Any]:
+    halves = {half: read_questions(QUESTIONS.read_text(encoding="utf-8"), half=half) for half in HALVES}
+    settings = EngineSettings(model=model, encoder=encoder, _env_file=None)
+    async with Engine(settings) as engine, search_of_own_pages(folder, engine) as search:
+        reranker = make_reranker(engine)
+        result: dict[str, Any] = {"model": engine.info.name, "encoder": Path(encoder).name, "weight": LIKELIHOOD_WEIGHT}
+        for half, questions in halves.items():
+            for way in WAYS:
+                found = await find(search, reranker, questions, way)
+                ranked = {str(count): scores(found, count) for count in (0, *COUNTS)}
+                result.setdefault(half, {})[way.value] = ranked
+                if half == "tuning":
+                    weights = {str(weight): scores(found, TUNED_COUNT, weight) for weight in WEIGHTS}
+                    result.setdefault("weights_on_tuning", {})[way.value] = weights
+                print(half, way.value, json.dumps(ranked, indent=1), flush=True)
+        result["a_search"] = {str(count): await time_searches(reranker, found, count) for count in COUNTS[:2]}
+        return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a folder or a GGUF file; default: SmolLM2 135M, from PyPI")
     parser.add_argument("--encoder", help="a folder; default: all-MiniLM-L6-v2, from PyPI")
-    parser.add_argument("--cache-gib", type=float, default=8.0, help="memory for the KV cache; default: 8")
     parser.add_argument("--label", default="knowledge-rerank")
     given = parser.parse_args()
     model, encoder = given.model or str(fetch_smollm2()), given.encoder or str(fetch_minilm())
     with tempfile.TemporaryDirectory() as folder:
-        measured = asyncio.run(measure(model, encoder, given.cache_gib, Path(folder)))
+        measured = asyncio.run(measure(model, encoder, Path(folder)))
     result = {"machine": machine.describe(), **measured}
     print(json.dumps(result, indent=1))
     write_result(result, given.label)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -9,11 +12,18 @@ from tokenizers import Tokenizer
 from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import NewChunk
 from app.knowledge.chunking import cut
+from app.knowledge.dense_search import DenseSearch, index_in
+from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.readers import read_document
-from app.services.knowledge import TOKENIZER
+from app.knowledge.synonyms import read_thesaurus
+from app.services.knowledge import SYNONYMS, TOKENIZER
 from app.store.db.database import Database
+from app.store.knowledge.chunk_vectors import ChunkVectors
 from app.store.knowledge.documents import Documents
 from app.store.knowledge.reading import ReadingQueue
+from app.store.knowledge.search import ChunkSearch
+from app.store.maintenance.migrate import migrate
+from engine import ChatEngine
 from testing.documents import save_chunks
 
 ROOT = Path(__file__).parents[1]
@@ -21,12 +31,27 @@ QUESTIONS = ROOT / "tests" / "app" / "knowledge" / "questions.jsonl"
 """Questions about the pages, in two halves: see :mod:`app.knowledge.questions`."""
 
 
-async def add_own_pages(database: Database) -> int:
-    """Adds the pages, read and cut as the product does it, where nothing else reads; returns how many chunks."""
+@asynccontextmanager
+async def search_of_own_pages(folder: Path, engine: ChatEngine) -> AsyncIterator[HybridSearch]:
+    """Yields the search of the pages in a new SQLite database; by meaning, too, if the engine has an encoder."""
+    url = f"sqlite:///{folder / 'own_pages.db'}"
+    await asyncio.to_thread(migrate, url)
+    database = Database(url)
+    try:
+        await add_own_pages(database)
+        dense = DenseSearch(lambda: engine.encoder, ChunkVectors(database), index_in(database))
+        while engine.encoder is not None and not await dense.catch_up():
+            pass
+        yield HybridSearch(ChunkSearch(database, read_thesaurus(SYNONYMS)), dense)
+    finally:
+        await database.close()
+
+
+async def add_own_pages(database: Database) -> None:
+    """Adds the pages, read and cut as the product does it. Nothing else may read documents meanwhile."""
     documents, queue = Documents(database), ReadingQueue(database, "one")
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-    count = 0
     for page in [*pages, *sorted((ROOT / "docs").glob("*.md"))]:
         await documents.add(LOCAL_USER_ID, None, page.name, page.read_bytes(), kind="markdown")
         job = await queue.claim_next()
@@ -35,5 +60,3 @@ async def add_own_pages(database: Database) -> int:
         text, chunks = cut(read.blocks, lambda part: len(tokenizer.encode(part, add_special_tokens=False)))
         rows = [NewChunk(heading=one.heading, start=one.start, end=one.end, tokens=one.tokens) for one in chunks]
         assert await save_chunks(queue, job, read.title, text, rows)
-        count += len(rows)
-    return count

@@ -53,7 +53,7 @@ async def evaluate(
     Raises:
         InvalidInput: the file cannot be read.
         StartupError: a line is no question, or a way needs an encoder and none is configured.
-        EngineError: the encoder or the model cannot be loaded, or the model cannot judge passages.
+        EngineError: the encoder or the model cannot be loaded, or the model cannot score passages.
     """
     questions = _read(file, half)
     ways = [way] if way is not None else list(SearchWay) if settings.encoder is not None else [SearchWay.TEXT]

@@ -44,14 +44,18 @@ def windows_of(message: str) -> list[Window]:
 
     One that fits into a query is also searched for as a whole.
     """
-    message = message[:MAX_READ_CHARS]
     whole = Window(message[:MAX_QUERY_CHARS], 1.0)
-    words = query_words(message)
-    windows = list(_joined(_sentences(message)))
-    if len(words) < MIN_MESSAGE_WORDS or len(windows) < 2:
+    parts = _parts(message)
+    if not parts:
         return [whole]
-    windows.sort(key=lambda window: -window.weight)  # stable: otherwise in the message's order
-    return [*([whole] if len(words) < MAX_QUERY_WORDS else []), *windows[:MAX_WINDOWS]]
+    fits = len(query_words(message[:MAX_READ_CHARS])) < MAX_QUERY_WORDS
+    return [*([whole] if fits else []), *parts[:MAX_WINDOWS]]
+
+
+def question_in(message: str) -> str:
+    """Returns what a message asks: of a long one, the first part that is a question; otherwise, how it begins."""
+    parts = _parts(message)
+    return parts[0].query if parts and parts[0].weight == 1.0 else message[:MAX_QUERY_CHARS]
 
 
 def is_short(message: str) -> bool:
@@ -69,6 +73,15 @@ def best_of(found: Iterable[tuple[Window, Iterable[Passage]]], *, limit: int) ->
         if place not in best or passage.score > best[place].score:
             best[place] = passage
     return sorted(best.values(), key=lambda one: -one.score)[:limit]
+
+
+def _parts(message: str) -> list[Window]:
+    """Returns the parts of a long message, its questions first; none of a short one."""
+    message = message[:MAX_READ_CHARS]
+    parts = list(_joined(_sentences(message)))
+    if len(parts) < 2 or len(query_words(message)) < MIN_MESSAGE_WORDS:
+        return []
+    return sorted(parts, key=lambda part: -part.weight)  # stable: otherwise in the message's order
 
 
 def _sentences(message: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ MAX_PASSAGE_CHARS = 2000
 """Of a passage, the model reads this many: what a chunk has. A table that stays whole can be longer."""
 MAX_QUESTION_CHARS = 500
 """Of a question, the first are scored: each of its tokens costs a row as wide as the vocabulary, for every passage."""
-LIKELIHOOD_WEIGHT = 0.05
+LIKELIHOOD_WEIGHT = 0.15
 """What a nat of the mean log-probability adds to a score from 0 to 1. Tuned: ``docs/benchmarks.md``."""
 _AT_ONCE = 8  # requests in the engine's batch; more would fill the queue in which other users wait
 _SCORED = SamplingParams.neutral(temperature=0.0, max_tokens=1)

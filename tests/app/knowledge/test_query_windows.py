@@ -8,7 +8,15 @@ import pytest
 
 from app.domain.knowledge import MAX_QUERY_CHARS
 from app.knowledge import query_windows
-from app.knowledge.query_windows import MAX_WINDOWS, STATEMENT_WEIGHT, Window, best_of, is_short, windows_of
+from app.knowledge.query_windows import (
+    MAX_WINDOWS,
+    STATEMENT_WEIGHT,
+    Window,
+    best_of,
+    is_short,
+    question_in,
+    windows_of,
+)
 from app.store.knowledge.concepts import MAX_QUERY_WORDS, query_words
 from testing.knowledge import passage
 
@@ -39,6 +47,14 @@ def test_a_mail_is_searched_for_by_its_sentences_its_question_first() -> None:
     assert first.weight == 1.0
     assert {window.weight for window in others} == {STATEMENT_WEIGHT}
     assert any("Kestrel" in window.query for window in others)
+
+
+def test_a_mail_asks_its_first_question_and_other_messages_as_a_whole() -> None:
+    assert question_in(MAIL).endswith("Can I get a new one, or do I get my money back?")
+    assert "crushed" not in question_in(MAIL)
+    for whole in ("", "Thanks!", "How long is the warranty? And where do I send it?", MAIL.replace("?", ".")):
+        assert question_in(whole) == whole
+    assert question_in("x" * 50_000) == "x" * MAX_QUERY_CHARS
 
 
 def test_a_line_break_ends_no_sentence_but_an_item_of_a_list_does() -> None:
