@@ -62,7 +62,6 @@ PRODUCT = (
 """Runs of the whole product on both databases; the first one, the newest, has the picture."""
 DESK = {"SQLite": "2026-11-27-desk", "PostgreSQL": "2026-11-27-desk-postgresql"}
 SEARCH = "2026-11-29-knowledge-search"
-RECALL = "2026-11-27-knowledge-recall"
 HISTORY = "2026-11-21-history"
 
 PRODUCT_WAITS = ("first_text", "delivery")
@@ -338,17 +337,6 @@ def product_table() -> str:
     return table(header, rows, text_columns=2)
 
 
-def recall_table() -> str:
-    """Returns the share of the questions about the docs that the first three passages of a search answer."""
-    run = result(RECALL)
-    rows = []
-    for title, half in (("the 77 held out", "held-out"), ("the 78 by which it was tuned", "tuning")):
-        meaning = run[half]["all-MiniLM-L6-v2"]
-        scores = (run[half]["text"], meaning["dense"], meaning["fused"])
-        rows.append([title, *(f"{100 * one['recall_at_3']:.1f} %" for one in scores)])
-    return table(["Questions", "by words", "by meaning, all-MiniLM-L6-v2", "by both"], rows)
-
-
 def desk_table() -> str:
     """Returns what visitors and agents of a support desk wait for, p50 / p95 in milliseconds."""
     columns = []
@@ -398,7 +386,6 @@ TABLES = {
     "small models": small_table,
     "product": product_table,
     "history": history_table,
-    "recall": recall_table,
     "desk": desk_table,
 }
-"""The tables of docs/benchmarks.md by name."""
+"""The tables of docs/benchmarks.md by name, beside those of :mod:`benchmarks.documented_recall`."""

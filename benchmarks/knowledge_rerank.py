@@ -38,11 +38,10 @@ from testing.smollm2 import fetch_smollm2
 
 HALVES = ("tuning", "held-out")
 WAYS = (SearchWay.TEXT, SearchWay.FUSED)
-COUNTS = (12, 20, 40)
+COUNTS = (12, 20)
 """Passages that are sorted."""
 WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-TUNED_COUNT = 20
-TIMED_QUESTIONS = 20
+TIMED_QUESTIONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,19 @@ def scores(found: Sequence[Found], count: int, weight: float = LIKELIHOOD_WEIGHT
     return {name: round(share, 3) for name, share in shares.items()}
 
 
-async def find(search: HybridSearch, reranker: Reranker, questions: Sequence[Question], way: SearchWay) -> list[Found]:
+async def find(search: HybridSearch, reranker: Reranker, questions: Sequence[Question]) -> dict[str, list[Found]]:
+    """Returns what is found for the questions, by way."""
+    asked = [(way, question) for way in WAYS for question in questions]
     passages = [
         await search.search(LOCAL_USER_ID, question.text, collections=None, limit=max(COUNTS), way=way)
-        for question in questions
+        for way, question in asked
     ]
-    texts = [question.text for question in questions]
+    texts = [question.text for _, question in asked]
     likelihoods = await question_likelihoods(reranker, list(zip(texts, passages, strict=True)))
-    return [Found(*one) for one in zip(questions, passages, likelihoods, strict=True)]
+    found: dict[str, list[Found]] = {}
+    for (way, question), listed, likely in zip(asked, passages, likelihoods, strict=True):
+        found.setdefault(way.value, []).append(Found(question, listed, likely))
+    return found
 
 
 async def time_searches(reranker: Reranker, found: Sequence[Found], count: int) -> dict[str, float]:
@@ -98,15 +102,18 @@ async def measure(model: str, encoder: str, folder: Path) -> dict[str, Any]:
         reranker = make_reranker(engine)
         result: dict[str, Any] = {"model": engine.info.name, "encoder": Path(encoder).name, "weight": LIKELIHOOD_WEIGHT}
         for half, questions in halves.items():
-            for way in WAYS:
-                found = await find(search, reranker, questions, way)
-                ranked = {str(count): scores(found, count) for count in (0, *COUNTS)}
-                result.setdefault(half, {})[way.value] = ranked
-                if half == "tuning":
-                    weights = {str(weight): scores(found, TUNED_COUNT, weight) for weight in WEIGHTS}
-                    result.setdefault("weights_on_tuning", {})[way.value] = weights
-                print(half, way.value, json.dumps(ranked, indent=1), flush=True)
-        result["a_search"] = {str(count): await time_searches(reranker, found, count) for count in COUNTS[:2]}
+            found = await find(search, reranker, questions)
+            result[half] = {
+                way: {str(count): scores(by_way, count) for count in (0, *COUNTS)} for way, by_way in found.items()
+            }
+            if half == "tuning":
+                result["weights_on_tuning"] = {
+                    way: {str(weight): scores(by_way, max(COUNTS), weight) for weight in WEIGHTS}
+                    for way, by_way in found.items()
+                }
+            print(json.dumps({half: result[half]}, indent=1), flush=True)
+        timed = found[SearchWay.FUSED.value]
+        result["a_search"] = {str(count): await time_searches(reranker, timed, count) for count in COUNTS}
         return result
 
 

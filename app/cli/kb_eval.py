@@ -52,7 +52,8 @@ async def evaluate(
 
     Raises:
         InvalidInput: the file cannot be read.
-        StartupError: a line is no question, or a way needs an encoder and none is configured.
+        StartupError: a line is no question, a way needs an encoder and none is configured, or the model that is to
+            rerank runs on another server.
         EngineError: the encoder or the model cannot be loaded, or the model cannot score passages.
     """
     questions = _read(file, half)

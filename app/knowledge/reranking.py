@@ -11,15 +11,7 @@ from typing import Protocol
 from app.domain.knowledge import Passage
 from app.domain.placed_text import PlacedText
 from app.domain.sources import show_source
-from engine import (
-    Caller,
-    ChatEngine,
-    ChatMessage,
-    ChatOptions,
-    EngineError,
-    ReplyInspector,
-    SamplingParams,
-)
+from engine import Caller, ChatEngine, ChatMessage, ChatOptions, EngineError, ReplyInspector, SamplingParams
 
 _log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -16,10 +17,12 @@ from app.knowledge.reranking import (
     Reranker,
     by_likelihood,
 )
-from app.services.knowledge import make_reranker
+from app.knowledge.search import KnowledgeSearch
+from app.services.knowledge import make_reranker, make_sources
+from app.settings import AppSettings
 from engine import Caller, EngineError, EngineOverloadedError, EngineSettings, RemoteEngine
 from testing.injections import INJECTIONS
-from testing.knowledge import passage
+from testing.knowledge import ScriptedSearch, passage
 from testing.likelihood_engine import UNLIKELY, LikelihoodEngine
 
 FOUND = [passage(text, number) for number, text in enumerate(["cats", "dogs", "birds", "fish", "frogs"], start=1)]
@@ -141,10 +144,12 @@ async def test_a_model_that_can_think_does_not() -> None:
     assert [one.options.thinking for one in engine.prepared] == [False, False]
 
 
-def test_a_model_on_another_server_is_refused() -> None:
+def test_a_model_on_another_server_is_refused_at_the_start() -> None:
     remote = RemoteEngine(EngineSettings(_env_file=None, remote_url="http://127.0.0.1:9"))
+    search = cast(KnowledgeSearch, ScriptedSearch(members={}))
     with pytest.raises(StartupError, match="another server does not report how likely"):
-        make_reranker(remote)
+        make_sources(search, remote, AppSettings(knowledge_rerank=12, _env_file=None))
+    make_sources(search, remote, AppSettings(_env_file=None))
 
 
 @pytest.mark.parametrize("template", ["{{ question }}", "{{ source }}" * 2])

@@ -78,6 +78,16 @@ async def test_a_reply_gets_the_passages_that_the_model_prefers(
     assert "<source" not in history  # the sources of past replies stay out of it
 
 
+async def test_a_mail_is_scored_by_what_it_asks(
+    services: Services, engine: LikelihoodEngine, search: ScriptedSearch
+) -> None:
+    question = "Which animals of the garden fly at night?"
+    mail = f"Hello,\n\nmy daughter wrote an essay about animals yesterday. {question}\n\nThanks,\nEva"
+    await ask(services, mail)
+    assert {reply["content"] for _, reply in engine.scored} == {question}
+    assert mail in engine.calls[-1][0][-1]["content"]  # the reply is written to all of it
+
+
 async def test_the_message_is_searched_for_where_the_question_finds_nothing(
     services: Services, engine: LikelihoodEngine, search: ScriptedSearch
 ) -> None:
