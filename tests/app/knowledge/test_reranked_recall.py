@@ -45,11 +45,11 @@ async def scores_of(half: str, folder: Path) -> tuple[Scores, Scores]:
     return before, after
 
 
-@pytest.mark.parametrize(("half", "recall_at_1", "recall_at_3"), [("tuning", 0.64, 0.84), ("held-out", 0.5, 0.6)])
+@pytest.mark.parametrize(("half", "recall_at_1", "recall_at_3"), [("tuning", 0.66, 0.82), ("held-out", 0.5, 0.68)])
 async def test_the_likelihood_of_the_question_brings_answers_first(
     half: str, recall_at_1: float, recall_at_3: float, tmp_path: Path
 ) -> None:
     before, after = await scores_of(half, tmp_path)
-    assert after.mrr > before.mrr, (before, after)
+    assert after.mrr >= before.mrr + 0.02, (before, after)
     assert after.recall_at_1 >= recall_at_1, (before, after)
     assert after.recall_at_3 >= recall_at_3, (before, after)
