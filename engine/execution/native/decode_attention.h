@@ -19,7 +19,8 @@
 // Threads: each works on splits of its own, with an AttentionScratch and PartialAttentions of its own; queries and
 // cache are only read.
 // Instruction sets: a bfloat16 cache with AVX512-BF16 multiplies pairs of numbers (vdpbf16ps) with queries and probs
-// rounded to bfloat16; otherwise keys and values are widened and all is float32.
+// rounded to bfloat16; otherwise keys and values are widened and all is float32. What is computed at once fits the
+// registers, of which there are 16 or 32.
 #pragma once
 
 #include <type_traits>
@@ -71,16 +72,18 @@ class Prefetcher {
 
 // ---- Number formats -------------------------------------------------------------------------------------------------
 
-// How kNumbers numbers of a query are multiplied with those of a key, into sixteen sums. left: numbers of the head from
-// there on, which may be fewer than kNumbers.
+// How a register of kRegisterNumbers numbers of a query is multiplied with that of a key; kNumbers of a key are read
+// before the next key. left: numbers of the head from there on, which may be fewer than kRegisterNumbers.
 template <typename Cache>
 struct QueryKeyDot {
     using Query = float;
-    static constexpr int64_t kNumbers = kLanes;
+    static constexpr int64_t kNumbers = kLanes, kRegisterNumbers = kRegisterLanes;
 
-    static Floats load_key(const Cache* key, int64_t) { return widen(key); }
-    static Floats load_query(const Query* query, int64_t) { return load<Floats>(query); }
-    static Floats add(Floats sum, Floats key, Floats query) { return multiply_add(key, query, sum); }
+    static FloatRegister load_key(const Cache* key, int64_t) { return widen_register(key); }
+    static FloatRegister load_query(const Query* query, int64_t) { return load<FloatRegister>(query); }
+    static FloatRegister add(FloatRegister sum, FloatRegister key, FloatRegister query) {
+        return multiply_add(key, query, sum);
+    }
 };
 
 // How kSteps * kNumbers numbers of the values of some keys, weighted by probs, are added to the sums of kHeads heads.
@@ -88,6 +91,8 @@ template <typename Cache>
 struct ValueAccumulator {
     using Prob = float;
     static constexpr int64_t kNumbers = kLanes;
+    template <int64_t kHeads>  // whose sums fit the registers
+    static constexpr int64_t kStepsAtOnce = kRegisters > 1 ? 4 / kHeads : kHeads == 4 ? 2 : 4;
 
     // values: of the kv head, from number d of it on. probs: those of the first head, kKeysPerSplit apart. sums: those
     // of the first head, from d on; width apart. left: numbers of the head from d on. is_first: there are no sums yet.
@@ -95,19 +100,29 @@ struct ValueAccumulator {
     static void add(const Cache* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, int64_t width,
                     int64_t /*left*/, bool is_first, float* sums, Prefetcher& prefetcher) {
         Prefetcher own = prefetcher;
-        Floats sum[kHeads][kSteps] = {};
-        if (!is_first)
+        FloatRegister sum[kHeads][kSteps * kRegisters] = {};
+        const auto for_sums = [&](const auto& call) {
+#pragma GCC unroll 4
             for (int64_t head = 0; head < kHeads; ++head)
-                for (int64_t i = 0; i < kSteps; ++i) sum[head][i] = load<Floats>(sums + head * width + i * kLanes);
-        for (int64_t key = 0; key < num_keys; ++key)
-            for (int64_t i = 0; i < kSteps; ++i) {
-                own.fetch(kNumbers * sizeof(Cache));
-                const Floats numbers = widen(values + offsets[key] + i * kLanes);
+#pragma GCC unroll 16
+                for (int64_t i = 0; i < kSteps * kRegisters; ++i)
+                    call(sum[head][i], sums + head * width + i * kRegisterLanes);
+        };
+        if (!is_first) for_sums([](FloatRegister& one, const float* from) { one = load<FloatRegister>(from); });
+        for (int64_t key = 0; key < num_keys; ++key) {
+            FloatRegister prob[kHeads];
+#pragma GCC unroll 4
+            for (int64_t head = 0; head < kHeads; ++head) prob[head] = broadcast(probs[head * kKeysPerSplit + key]);
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < kSteps * kRegisters; ++i) {
+                if (i % kRegisters == 0) own.fetch(kNumbers * sizeof(Cache));
+                const FloatRegister numbers = widen_register(values + offsets[key] + i * kRegisterLanes);
+#pragma GCC unroll 4
                 for (int64_t head = 0; head < kHeads; ++head)
-                    sum[head][i] = multiply_add(numbers, Floats{} + probs[head * kKeysPerSplit + key], sum[head][i]);
+                    sum[head][i] = multiply_add(numbers, prob[head], sum[head][i]);
             }
-        for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) store(sum[head][i], sums + head * width + i * kLanes);
+        }
+        for_sums([](const FloatRegister& one, float* to) { std::memcpy(to, &one, sizeof one); });
         prefetcher = own;
     }
 
@@ -124,7 +139,7 @@ inline __mmask32 first_lanes(int64_t count) {
 template <>
 struct QueryKeyDot<bf16> {
     using Query = bf16;
-    static constexpr int64_t kNumbers = 2 * kLanes;
+    static constexpr int64_t kNumbers = 2 * kLanes, kRegisterNumbers = kNumbers;
 
     static __m512bh load_key(const bf16* key, int64_t left) {
         return __m512bh(_mm512_maskz_loadu_epi16(first_lanes(left), key));
@@ -144,6 +159,8 @@ template <>
 struct ValueAccumulator<bf16> {
     using Prob = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
+    template <int64_t kHeads>
+    static constexpr int64_t kStepsAtOnce = kHeads == 4 ? 2 : 4;
 
     template <int64_t kHeads, int64_t kSteps>
     static void add(const bf16* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, int64_t width,
@@ -191,30 +208,40 @@ struct ValueAccumulator<bf16> {
 
 // ---- One split ------------------------------------------------------------------------------------------------------
 
-// Computes the scores of kHeads queries and 16 / kHeads keys: sixteen sums at once, from 16 / kHeads places in memory.
-// scores: [kHeads, kKeysPerSplit].
+// Scores that are computed at once: one register each, beside those of a key and of four queries.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int64_t kScores = 16;  // of 32 registers
+#else
+constexpr int64_t kScores = 8;  // of 16
+#endif
+
+// Computes the scores of kHeads queries and kScores / kHeads keys, from as many places in memory. scores: [kHeads,
+// kKeysPerSplit].
 template <int64_t kHeads, typename Cache>
 inline void score_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries,
                        int64_t dim, float* scores, Prefetcher& prefetcher) {
     using Dot = QueryKeyDot<Cache>;
-    constexpr int64_t kKeys = kLanes / kHeads;
+    constexpr int64_t kKeys = kScores / kHeads;
     Prefetcher own = prefetcher;
-    Floats sums[kLanes] = {};
+    FloatRegister sums[kScores] = {};
     for (int64_t d = 0; d < dim; d += Dot::kNumbers)
-#pragma GCC unroll 16
-        for (int64_t at = 0; at < kKeys; ++at) {
-            own.fetch(Dot::kNumbers * sizeof(Cache));
-            const auto key = Dot::load_key(keys + offsets[at] + d, dim - d);
 #pragma GCC unroll 4
-            for (int64_t head = 0; head < kHeads; ++head) {
-                Floats& sum = sums[head * kKeys + at];
-                sum = Dot::add(sum, key, Dot::load_query(queries + head * dim + d, dim - d));
+        for (int64_t part = 0; part < Dot::kNumbers; part += Dot::kRegisterNumbers)
+#pragma GCC unroll 16
+            for (int64_t at = 0; at < kKeys; ++at) {
+                if (part == 0) own.fetch(Dot::kNumbers * sizeof(Cache));
+                const int64_t from = d + part;
+                const auto key = Dot::load_key(keys + offsets[at] + from, dim - from);
+#pragma GCC unroll 4
+                for (int64_t head = 0; head < kHeads; ++head) {
+                    FloatRegister& sum = sums[head * kKeys + at];
+                    sum = Dot::add(sum, key, Dot::load_query(queries + head * dim + from, dim - from));
+                }
             }
-        }
-    const Floats all = reduce_add_each(sums);
+    float all[kScores];
+    reduce_add_each(sums, all);
     for (int64_t head = 0; head < kHeads; ++head)
-        std::memcpy(scores + head * kKeysPerSplit, reinterpret_cast<const float*>(&all) + head * kKeys,
-                    kKeys * sizeof(float));
+        std::memcpy(scores + head * kKeysPerSplit, all + head * kKeys, kKeys * sizeof(float));
     prefetcher = own;
 }
 
@@ -278,7 +305,7 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
     for (int64_t start = 0; start < num_keys; start += kKeyBlock)
         for_heads<4>(heads, heads_per_kv, [&](auto number_of_heads, int64_t head) {
             constexpr int64_t kHeads = decltype(number_of_heads)::value;
-            for (int64_t at = start; at < std::min(num_keys, start + kKeyBlock); at += kLanes / kHeads)
+            for (int64_t at = start; at < std::min(num_keys, start + kKeyBlock); at += kScores / kHeads)
                 score_keys<kHeads>(cache.keys + head / heads_per_kv * dim, offsets + at, converted + head * dim, dim,
                                    scores + head * kKeysPerSplit + at,
                                    head % heads_per_kv == 0 ? prefetcher : no_prefetcher);
@@ -290,7 +317,8 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
         });
     for (int64_t start = 0; start < num_keys; start += kKeyBlock)
         for_heads<4>(heads, heads_per_kv, [&](auto number_of_heads, int64_t head) {
-            constexpr int64_t kHeads = decltype(number_of_heads)::value, kSteps = kHeads == 4 ? 2 : 4;
+            constexpr int64_t kHeads = decltype(number_of_heads)::value,
+                              kSteps = Values::template kStepsAtOnce<kHeads>;
             const auto add_values = [&](auto number_of_steps, int64_t d) {
                 Values::template add<kHeads, decltype(number_of_steps)::value>(
                     cache.values + head / heads_per_kv * dim + d, offsets + start,

@@ -64,30 +64,6 @@ constexpr bool kHasBf16Products = false;
 
 struct int4;  // names the format: 4-bit weights, two in a byte
 
-// A vector of sixteen lanes is kRegisters registers. Arithmetic in a loop is on registers, because GCC keeps vectors that
-// are wider in memory.
-#if defined(__AVX512F__)
-constexpr int64_t kRegisters = 1;
-#elif defined(__AVX2__)
-constexpr int64_t kRegisters = 2;
-#else
-constexpr int64_t kRegisters = 4;
-#endif
-constexpr int64_t kRegisterLanes = kLanes / kRegisters;
-typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
-typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
-typedef int16_t ShortRegister __attribute__((vector_size(4 * kRegisterLanes)));
-typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
-
-// Returns a register of bfloat16 numbers as float32.
-inline FloatRegister widen_register(const bf16* from) {
-#if defined(__AVX512F__)
-    return widen(from);
-#else
-    return FloatRegister(__builtin_convertvector(load<HalfRegister>(from), IntRegister) << 16);
-#endif
-}
-
 // Adds the products of the int16 in the lower halves of the lanes, and of those in the upper halves.
 inline IntRegister add_int16_products(IntRegister sums, IntRegister weights, IntRegister row) {
 #if defined(__AVX512F__) && defined(__AVX512BW__)

@@ -9,7 +9,7 @@
 //
 // Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses.
 // Where GCC generates slow code, an intrinsic is used instead, with the portable code as the fallback:
-//   __AVX512F__     widen_bits, any_of, exponential
+//   __AVX512F__     widen_bits, widen_register, any_of, exponential
 //   __AVX512DQ__    probability
 //   __AVX512BF16__  to_bf16
 //   __AVX2__        lane_max, lane_min, reduce_add_each, transpose
@@ -33,6 +33,21 @@ constexpr int64_t kLanes = 16;  // numbers in a vector; LANES of structure.py
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
+
+// A vector of sixteen lanes is kRegisters registers. Arithmetic in a loop is on registers, because GCC keeps vectors
+// that are wider in memory.
+#if defined(__AVX512F__)
+constexpr int64_t kRegisters = 1;
+#elif defined(__AVX2__)
+constexpr int64_t kRegisters = 2;
+#else
+constexpr int64_t kRegisters = 4;
+#endif
+constexpr int64_t kRegisterLanes = kLanes / kRegisters;
+typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef int16_t ShortRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
 
 // Returns a * b + c of float32 vectors, rounded once if they fill a register of a processor that can. Compiled without
 // contraction (-ffp-contract=off), all other arithmetic rounds each operation: the compiler's own choice may differ
@@ -95,6 +110,23 @@ inline Ints widen_bits(const bf16* from) {
 // Returns sixteen numbers as float32.
 inline Floats widen(const float* from) { return load<Floats>(from); }
 inline Floats widen(const bf16* from) { return Floats(widen_bits(from) << 16); }
+
+// Returns a register of numbers as float32.
+inline FloatRegister widen_register(const float* from) { return load<FloatRegister>(from); }
+inline FloatRegister widen_register(const bf16* from) {
+#if defined(__AVX512F__)
+    return widen(from);
+#else
+    return FloatRegister(__builtin_convertvector(load<HalfRegister>(from), IntRegister) << 16);
+#endif
+}
+
+// Returns a register with this number in every lane: 0 + x would be an addition, because it changes the sign of -0.
+inline FloatRegister broadcast(float value) {
+    int32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return FloatRegister(IntRegister{} + bits);
+}
 
 inline float widen_one(float value) { return value; }
 
@@ -175,33 +207,34 @@ inline bool any_of(Ints mask) {
 #endif
 }
 
-// Returns reduce_add of sixteen vectors, that of vector i in lane i; overwrites them. Halves their number four times,
-// as a transposition does: with all lanes busy, where sixteen separate sums would leave most of them idle.
-inline Floats reduce_add_each(Floats (&rows)[kLanes]) {
+// Stores reduce_add of each register, for a multiple of kRegisterLanes registers; overwrites them. Halves their number
+// again and again, as a transposition does: with all lanes busy, where separate sums would leave most of them idle.
+template <int64_t kCount>
+inline void reduce_add_each(FloatRegister (&rows)[kCount], float* to) {
+    static_assert(kCount % kRegisterLanes == 0);
+#pragma GCC unroll 4
+    for (int64_t first = 0; first < kCount; first += kRegisterLanes) {
+        FloatRegister* const own = rows + first;
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    __m256 sums[kLanes], eight[2];
-    for (int64_t row = 0; row < kLanes; ++row)
-        sums[row] = _mm256_add_ps(load<Eights>(rows + row).lower, load<Eights>(rows + row).upper);
-    for (int64_t half = 0; half < 2; ++half) {
-        const __m256* own = sums + 8 * half;
         const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(own[0], own[1]), _mm256_hadd_ps(own[2], own[3]));
         const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(own[4], own[5]), _mm256_hadd_ps(own[6], own[7]));
-        eight[half] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-    }
-    return load<Floats>(eight);
+        own[0] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 #else
-    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const Ints all_lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const IntRegister lanes = load<IntRegister>(&all_lanes);
 #pragma GCC unroll 4
-    for (int32_t size = 8; size > 0; size /= 2) {
-        const Ints is_right = (lanes & size) != 0;
-        const Ints near = is_right ? lanes + 16 : lanes, far = is_right ? lanes - size + 16 : lanes + size;
+        for (int32_t size = kRegisterLanes / 2; size > 0; size /= 2) {
+            const IntRegister is_right = (lanes & size) != 0;
+            const IntRegister near = is_right ? lanes + int32_t(kRegisterLanes) : lanes;
+            const IntRegister far = is_right ? lanes - size + int32_t(kRegisterLanes) : lanes + size;
 #pragma GCC unroll 8
-        for (int32_t row = 0; row < size; ++row)
-            rows[row] = __builtin_shuffle(rows[row], rows[row + size], near) +
-                        __builtin_shuffle(rows[row], rows[row + size], far);
-    }
-    return rows[0];
+            for (int32_t row = 0; row < size; ++row)
+                own[row] = __builtin_shuffle(own[row], own[row + size], near) +
+                           __builtin_shuffle(own[row], own[row + size], far);
+        }
 #endif
+        std::memcpy(to + first, own, sizeof *own);
+    }
 }
 
 // Transposes a 16 x 16 matrix of words in place: swaps the off-diagonal blocks of size 8, then 4, 2 and 1.
