@@ -9,10 +9,10 @@
 //
 // Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses.
 // Where GCC generates slow code, an intrinsic is used instead, with the portable code as the fallback:
-//   __AVX512F__     widen_bits, widen_register, any_of, exponential
+//   __AVX512F__     widen_bits, widen_register, any_of, exponential_register
 //   __AVX512DQ__    probability
-//   __AVX512BF16__  to_bf16
-//   __AVX2__        lane_max, lane_min, reduce_add_each, transpose
+//   __AVX512BF16__  to_bf16, round_to_bf16
+//   __AVX2__        lane_max, lane_min, to_bf16, exponential_register, reduce_add_each, transpose
 // Other instruction sets may give another last bit, by fused multiply-adds and denormals. No threads here.
 #pragma once
 
@@ -98,6 +98,17 @@ inline Vector load(const T* from) {
     return vector;
 }
 
+// Returns what call(register) makes of each register of a vector. GCC compares vectors that are wider than a register
+// lane by lane.
+template <typename Call>
+inline Floats map_registers(Floats vector, const Call& call) {
+    FloatRegister registers[kRegisters];
+    std::memcpy(registers, &vector, sizeof registers);
+#pragma GCC unroll 4
+    for (FloatRegister& one : registers) one = call(one);
+    return load<Floats>(registers);
+}
+
 // Returns sixteen 16-bit numbers in the lower halves of 32-bit lanes.
 inline Ints widen_bits(const bf16* from) {
 #if defined(__AVX512F__)
@@ -137,19 +148,35 @@ inline float widen_one(bf16 value) {
     return wide;
 }
 
-// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
-inline Halves to_bf16(Floats values) {
+// Rounds to the nearest bfloat16, ties to even, as float32; NaN stays NaN.
+inline Floats round_to_bf16(Floats values) {
 #if defined(__AVX512BF16__)
-    return Halves(_mm512_cvtneps_pbh(__m512(values)));  // denormals become zero
+    return Floats(_mm512_cvtepu16_epi32(__m256i(_mm512_cvtneps_pbh(__m512(values)))) << 16);  // denormals become zero
 #else
-    const Ints bits = Ints(values);
-    const Ints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return __builtin_convertvector(values == values ? rounded : Ints{} + 0x7fc0, Halves);
+    return map_registers(values, [](FloatRegister some) {
+        const IntRegister bits = IntRegister(some);
+        const IntRegister rounded = bits + 0x7fff + (bits >> 16 & 1);
+        return FloatRegister((some == some ? rounded : IntRegister{} + 0x7fc00000) & int32_t(0xffff0000));
+    });
 #endif
 }
 
-// Rounds to the nearest bfloat16, as float32.
-inline Floats round_to_bf16(Floats values) { return Floats(__builtin_convertvector(to_bf16(values), Ints) << 16); }
+// The same as bfloat16.
+inline Halves to_bf16(Floats values) {
+#if defined(__AVX512BF16__)
+    return Halves(_mm512_cvtneps_pbh(__m512(values)));
+#else
+    const Floats rounded = round_to_bf16(values);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const Eights both = load<Eights>(&rounded);
+    const __m256i lower = _mm256_srli_epi32(__m256i(both.lower), 16);
+    const __m256i upper = _mm256_srli_epi32(__m256i(both.upper), 16);
+    return Halves(_mm256_permute4x64_epi64(_mm256_packus_epi32(lower, upper), 0xd8));  // which packs within 128 bits
+#else
+    return __builtin_convertvector(Ints(rounded) >> 16, Halves);
+#endif
+#endif
+}
 
 inline void store(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }
 inline void store(Floats values, float* to) { std::memcpy(to, &values, sizeof values); }
@@ -274,20 +301,25 @@ inline void transpose(Ints (&rows)[kLanes]) {
 // e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n e^r, where n is the nearest integer to x / ln 2,
 // and e^r a polynomial. ln 2 is subtracted in two parts, so that r keeps its bits. Saturates: exponents beyond the
 // range of float32 give the largest and smallest results, with AVX-512 infinity and denormals or zero; NaN stays NaN.
-inline Floats exponential(Floats x) {
+inline FloatRegister exponential_register(FloatRegister x) {
+    const FloatRegister zero = {};
 #if defined(__AVX512F__)
     x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN
     const Floats n = Floats(_mm512_roundscale_ps(__m512(x * 1.44269504088896341f), 0));
 #else
-    x = lane_max(x, Floats{} - 87.0f);
-    x = lane_min(x, Floats{} + 88.0f);
-    const Floats nearest = x * 1.44269504088896341f + 0.5f;
-    const Floats cut_off = __builtin_convertvector(__builtin_convertvector(nearest, Ints), Floats);
-    const Floats n = cut_off - Floats(Ints(Floats{} + 1.0f) & (cut_off > nearest));
+    x = x < -87.0f ? zero - 87.0f : x;
+    x = x > 88.0f ? zero + 88.0f : x;
+#if defined(__AVX2__)
+    constexpr int kToNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const FloatRegister n = _mm256_round_ps(__m256(x * 1.44269504088896341f), kToNearest);
+#else
+    const FloatRegister nearest = x * 1.44269504088896341f + 0.5f;
+    const FloatRegister cut_off = __builtin_convertvector(__builtin_convertvector(nearest, IntRegister), FloatRegister);
+    const FloatRegister n = cut_off - FloatRegister(IntRegister(zero + 1.0f) & (cut_off > nearest));
 #endif
-    const Floats zero = {};
-    const Floats r = multiply_add(n, zero + 2.12194440e-4f, multiply_add(n, zero - 0.693359375f, x));
-    Floats p = zero + 1.9875691500e-4f;
+#endif
+    const FloatRegister r = multiply_add(n, zero + 2.12194440e-4f, multiply_add(n, zero - 0.693359375f, x));
+    FloatRegister p = zero + 1.9875691500e-4f;
     p = multiply_add(p, r, zero + 1.3981999507e-3f);
     p = multiply_add(p, r, zero + 8.3334519073e-3f);
     p = multiply_add(p, r, zero + 4.1665795894e-2f);
@@ -297,11 +329,12 @@ inline Floats exponential(Floats x) {
 #if defined(__AVX512F__)
     return Floats(_mm512_scalef_ps(__m512(p), __m512(n)));
 #else
-    return p * Floats((__builtin_convertvector(n, Ints) + 127) << 23);
+    return p * FloatRegister((__builtin_convertvector(n, IntRegister) + 127) << 23);
 #endif
 }
 
-inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
+inline Floats exponential(Floats x) { return map_registers(x, exponential_register); }
+inline float exponential(float x) { return exponential_register(FloatRegister{} + x)[0]; }
 
 // e^x for probabilities: x is at most 0, and -infinity gives 0. NaN stays NaN. With AVX-512 2^floor(t) 2^r, where
 // t = x log2 e, and 2^r a polynomial for r from 0 to 1 that is 1 at 0 (relative error 8e-8, by Lawson's algorithm), in half
@@ -319,20 +352,25 @@ inline Floats probability(Floats x) {
     p = multiply_add(p, r, zero + 1.0f);
     return Floats(_mm512_scalef_ps(__m512(p), __m512(t)));
 #else
-    return Floats(Ints(exponential(x)) & (x != -INFINITY));
+    return map_registers(x, [](FloatRegister some) {
+        return FloatRegister(IntRegister(exponential_register(some)) & (some != -INFINITY));
+    });
 #endif
 }
 
 // tanh(x) with a relative error below 3e-7 (S. Moshier, Cephes, tanhf): a polynomial for small numbers, where
 // 1 - 2 / (e^2x + 1) would lose their bits. NaN stays NaN.
 inline Floats hyperbolic_tangent(Floats x) {
-    const Floats squared = x * x;
-    Floats p = Floats{} - 5.70498872745e-3f;
-    p = p * squared + 2.06390887954e-2f;
-    p = p * squared - 5.37397155531e-2f;
-    p = p * squared + 1.33314422036e-1f;
-    p = p * squared - 3.33332819422e-1f;
-    return squared < 0.625f * 0.625f ? p * squared * x + x : 1.0f - 2.0f / (exponential(x + x) + 1.0f);
+    return map_registers(x, [](FloatRegister some) {
+        const FloatRegister squared = some * some;
+        FloatRegister p = FloatRegister{} - 5.70498872745e-3f;
+        p = p * squared + 2.06390887954e-2f;
+        p = p * squared - 5.37397155531e-2f;
+        p = p * squared + 1.33314422036e-1f;
+        p = p * squared - 3.33332819422e-1f;
+        const FloatRegister of_large = 1.0f - 2.0f / (exponential_register(some + some) + 1.0f);
+        return squared < 0.625f * 0.625f ? p * squared * some + some : of_large;
+    });
 }
 
 // Soft-capping (Gemma 2, arXiv 2408.00118): cap * tanh(x / cap).
