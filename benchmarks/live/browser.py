@@ -117,7 +117,8 @@ class Browser:
             try:
                 code, said = await self._exchange(request)
             except (asyncio.IncompleteReadError, ConnectionError) as error:
-                if not is_reused or getattr(error, "partial", b""):
+                has_begun = isinstance(error, asyncio.IncompleteReadError) and error.partial
+                if not is_reused or has_begun:
                     raise
                 self.close()  # the server ended an idle connection just now; a real browser opens another one, too
                 code, said = await self._exchange(request)
