@@ -17,6 +17,7 @@ from app.domain.knowledge import EntryIndex
 from app.errors import AppError, BrokenFile, TooLarge
 from app.knowledge import reading_process
 from app.knowledge.reading_process import ReaderEnded, read_isolated, reading_host
+from testing.waiting import LoopClock
 from tests.app.knowledge.readers import files
 
 INDEX = EntryIndex(new_id(), "postgresql")
@@ -123,11 +124,12 @@ async def test_a_cancelled_reading_leaves_no_process(host: ForkHost) -> None:
     assert (await read_isolated(b"word", "a.txt", TOKENIZER, host=host)).text == "word"
 
 
-async def test_a_child_that_stands_still_ends(host: ForkHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_process, "MAX_IDLE_SECONDS", 0.5)
+async def test_a_child_that_stands_still_ends(host: ForkHost) -> None:
+    clock = LoopClock()
     reading = asyncio.create_task(read_isolated(LONG, "a.txt", TOKENIZER, host=host))
     child = await child_of(host)
     os.kill(child, signal.SIGSTOP)
+    await clock.advance_until(reading.done, reading_process.MAX_IDLE_SECONDS / 10)
     with pytest.raises(ReaderEnded, match="process that reads documents failed"):
         await reading
     while is_running(child):  # noqa: ASYNC110 - no event tells it

@@ -108,7 +108,7 @@ async def test_the_end_is_saved_when_the_disk_has_room_again(
 async def test_a_shutdown_with_a_full_disk_ends_and_the_next_start_knows(
     settings: AppSettings, engine: FakeEngine, open_services: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.turns.service.LAST_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr("app.turns.turn_starts.LAST_WRITE_SECONDS", 0.2)
     settings = settings.model_copy(update={"shutdown_seconds": 0})
     services = await Services.open(settings, engine)
     gate = asyncio.Event()
