@@ -273,10 +273,10 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/cases/{case_id}/resolve", _WRITER, scope=Scope.CASES_WRITE),
     Rule("POST", "/api/cases/{case_id}/reopen", _WRITER, scope=Scope.CASES_WRITE),
     Rule("POST", "/api/cases/{case_id}/merge", _WRITER),
-    Rule("POST", "/api/cases/{case_id}/draft", _WRITER),
+    Rule("POST", "/api/cases/{case_id}/draft", _WRITER, revocable=True),
     Rule("PUT", "/api/cases/{case_id}/drafts/{draft_id}", _WRITER),
-    Rule("POST", "/api/cases/{case_id}/summary", _USER),
-    Rule("POST", "/api/cases/{case_id}/article", _WRITER),
+    Rule("POST", "/api/cases/{case_id}/summary", _USER, revocable=True),
+    Rule("POST", "/api/cases/{case_id}/article", _WRITER, revocable=True),
     # The widget: visitors of websites write to an inbox. The two GETs are all that another website can embed.
     Rule("GET", "/widget/{inbox}.js", _OPEN, embeddable=True),
     Rule("GET", "/widget/{inbox}", _OPEN, embeddable=True),

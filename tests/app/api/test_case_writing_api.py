@@ -212,3 +212,18 @@ async def test_a_client_that_leaves_stops_the_model_and_nothing_is_saved(support
     await eventually(lambda: engine.running == 0)
     assert engine.aborted == 1
     assert await proposed(support) == []
+
+
+@pytest.mark.parametrize("door", ["summary", "article", "draft"])
+async def test_a_user_who_is_disabled_meanwhile_gets_nothing(support: Support, door: str) -> None:
+    ben, engine = support.clients["ben"], support.desk.live.engine
+    await resolve(support)
+    engine.say(ARTICLE, "never said", gates={1: asyncio.Event()})
+    asking = asyncio.create_task(ask(ben, support, door, **({"text": "Why?"} if door == "draft" else {})))
+    await engine.started.wait()
+    ended = {"disabled": True}
+    assert (await support.clients["ada"].patch(f"/api/people/{support.desk.ids['ben']}", json=ended)).status_code == 204
+    refused = await asking
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "not_signed_in")
+    assert (engine.running, engine.aborted) == (0, 1)
+    assert await proposed(support) == []
