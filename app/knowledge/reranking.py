@@ -11,7 +11,17 @@ from typing import Protocol
 from app.domain.knowledge import Passage
 from app.domain.placed_text import PlacedText
 from app.domain.sources import show_source
-from engine import Caller, ChatEngine, ChatMessage, ChatOptions, EngineError, ReplyInspector, SamplingParams
+from engine import (
+    Caller,
+    ChatEngine,
+    ChatMessage,
+    ChatOptions,
+    ContextLengthError,
+    EngineError,
+    PreparedPrompt,
+    ReplyInspector,
+    SamplingParams,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -19,8 +29,8 @@ MAX_SECONDS = 10.0
 """A reply waits no longer for the passages to be sorted: after that they stay as the search has sorted them."""
 MAX_PASSAGE_CHARS = 2000
 """Of a passage, the model reads this many: what a chunk has. A table that stays whole can be longer."""
-MAX_QUESTION_CHARS = 500
-"""Of a question, the first are scored: each of its tokens costs a row as wide as the vocabulary, for every passage."""
+MAX_QUESTION_TOKENS = 150
+"""Of a question, about the first are scored: each costs a row as wide as the vocabulary, for every passage."""
 LIKELIHOOD_WEIGHT = 0.15
 """What a nat of the mean log-probability adds to a score from 0 to 1. Tuned: ``docs/benchmarks.md``."""
 _AT_ONCE = 8  # requests in the engine's batch; more would fill the queue in which other users wait
@@ -88,10 +98,11 @@ class Reranker:
             EngineError, ValueError: the model cannot score them.
         """
         slots = asyncio.Semaphore(_AT_ONCE)
+        scored = await self._beginning_of(question)
 
         async def score(passage: Passage) -> float:
             async with slots:
-                return await self._likelihood(question[:MAX_QUESTION_CHARS], passage, caller)
+                return await self._likelihood(scored, passage, caller)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -100,17 +111,12 @@ class Reranker:
             raise failed.exceptions[0] from failed
         return [task.result() for task in tasks]
 
+    async def _beginning_of(self, question: str) -> str:
+        tokens = len(await self._engine.tokenize(question, add_special_tokens=False))
+        return question[: max(len(question) * MAX_QUESTION_TOKENS // tokens, 1)] if tokens else question
+
     async def _likelihood(self, question: str, passage: Passage, caller: Caller | None) -> float:
-        shown = show_source(1, replace(passage, text=passage.text[:MAX_PASSAGE_CHARS]))
-        prepared = await self._engine.prepare(
-            [
-                ChatMessage(role="user", content=self._text.fill(shown).rstrip("\n")),
-                ChatMessage(role="assistant", content=question, unfinished=True),
-            ],
-            _SCORED,
-            caller=caller,
-            options=_NO_THINKING if self._engine.info.can_think else None,
-        )
+        prepared = await self._prepare(question, passage, caller)
         logprobs = [
             scores.token.logprob async for delta in self._engine.inspect(prepared) for scores in delta.prompt_logprobs
         ]
@@ -118,6 +124,26 @@ class Reranker:
         if not known or len(known) < len(logprobs):
             raise ValueError("the model gives the question no probability")
         return sum(known) / len(known)
+
+    async def _prepare(self, question: str, passage: Passage, caller: Caller | None) -> PreparedPrompt:
+        """The prompt with as much of the passage as fits: one that is too long must not leave all of them unsorted."""
+        text = passage.text[:MAX_PASSAGE_CHARS]
+        while True:
+            shown = show_source(1, replace(passage, text=text))
+            try:
+                return await self._engine.prepare(
+                    [
+                        ChatMessage(role="user", content=self._text.fill(shown).rstrip("\n")),
+                        ChatMessage(role="assistant", content=question, unfinished=True),
+                    ],
+                    _SCORED,
+                    caller=caller,
+                    options=_NO_THINKING if self._engine.info.can_think else None,
+                )
+            except ContextLengthError:
+                if not text:
+                    raise
+                text = text[: len(text) // 2]
 
 
 def by_likelihood(

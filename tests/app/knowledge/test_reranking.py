@@ -13,7 +13,7 @@ from app.knowledge import reranking
 from app.knowledge.reranking import (
     LIKELIHOOD_WEIGHT,
     MAX_PASSAGE_CHARS,
-    MAX_QUESTION_CHARS,
+    MAX_QUESTION_TOKENS,
     Reranker,
     by_likelihood,
 )
@@ -113,10 +113,27 @@ async def test_nothing_is_computed_where_nothing_can_change(question: str, found
 async def test_what_is_long_is_cut() -> None:
     engine = LikelihoodEngine()
     long = [replace(one, text=one.text + " x" * MAX_PASSAGE_CHARS) for one in FOUND]
-    assert await make_reranker(engine).rerank("y " * MAX_QUESTION_CHARS, long, count=5) == long
+    assert await make_reranker(engine).rerank("y " * MAX_QUESTION_TOKENS, long, count=5) == long
     for asked, reply in engine.scored:
         assert asked["content"].count("x") == pytest.approx(MAX_PASSAGE_CHARS / 2, abs=10)
-        assert len(reply["content"]) == MAX_QUESTION_CHARS
+        assert len(reply["content"]) == MAX_QUESTION_TOKENS  # a character is a token
+
+
+async def test_a_passage_that_the_model_cannot_read_whole_leaves_the_others_sorted() -> None:
+    engine = LikelihoodEngine(birds=-1.0, cats=-2.0)
+    engine.resize(100)
+    long = replace(FOUND[0], text="cats " + "x " * 500)
+    found = await make_reranker(engine).sort(QUESTION, [FOUND[1], long, FOUND[2]], count=3)
+    assert found == [FOUND[2], long, FOUND[1]]
+    asked = [asked["content"] for asked, _ in engine.scored if "cats" in asked["content"]]
+    assert 25 < asked[0].count("x ") < 100  # about as much as there is room for
+
+
+async def test_a_question_that_leaves_no_room_for_a_passage_leaves_the_order() -> None:
+    engine = LikelihoodEngine(birds=-1.0)
+    engine.resize(10)
+    assert await make_reranker(engine).rerank(QUESTION, FOUND, count=5) == FOUND
+    assert engine.scored == []
 
 
 async def test_a_passage_is_read_within_its_delimiters() -> None:
