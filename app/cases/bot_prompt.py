@@ -57,7 +57,7 @@ def talk(messages: Sequence[CaseMessage]) -> tuple[list[ChatMessage], str]:
     """
     turns: list[ChatMessage] = []
     for message in messages:
-        text = without_citations(message.text, {citation.number for citation in message.citations}).strip()
+        text = without_citations(message.text, message.citations)
         if not text or (message.author is AuthorKind.BOT and message.status != MessageStatus.COMPLETE):
             continue
         role = "user" if message.author is AuthorKind.CONTACT else "assistant"

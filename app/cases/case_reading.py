@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from app.domain.case_views import CaseMessage as StoredMessage
 from app.domain.case_views import CaseView, OpenCase
 from app.domain.cases import AuthorKind, CaseStatus
+from app.domain.citations import without_citations
 from app.domain.text import title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, InvalidInput
 from app.store.cases.case_details import CaseDetails
-from app.turns.cases import Case, CaseMessage, read_latest, uncited_text
+from app.turns.cases import Case, CaseMessage, read_latest
 
 MERGED = "This case was merged into another one. Open that one instead."
 NOT_RESOLVED = "This case isn't resolved, so its solution may still change. Resolve it first, then propose an article."
@@ -69,7 +70,7 @@ def _numbered(messages: Sequence[StoredMessage]) -> tuple[CaseMessage, ...]:
             number=number,
             message_id=one.id,
             role=Role.USER if one.author is AuthorKind.CONTACT else Role.ASSISTANT,
-            text=uncited_text(one.text, one.citations),
+            text=without_citations(one.text, one.citations),
             internal=one.internal,
         )
         for number, one in enumerate(messages, start=1)

@@ -70,10 +70,13 @@ def with_footnotes(text: str, labels: dict[int, str]) -> str:
     return _replace(text, lambda number: f"[^{labels[number]}]" if number in labels else None)
 
 
-def without_citations(text: str, numbers: set[int]) -> str:
-    """Returns a reply without its citations of these numbers: elsewhere they would name other things."""
-    marked = _replace(text, lambda number: "\0" if number in numbers else None)
-    return marked.replace(" \0", "").replace("\0", "")
+def without_citations(text: str, citations: Collection[Citation]) -> str:
+    """Returns a message without its citations, whose numbers would name other things elsewhere."""
+    if citations:  # else it may be anyone's text, which is not worth looking through
+        numbers = {citation.number for citation in citations}
+        marked = _replace(text, lambda number: "\0" if number in numbers else None)
+        text = marked.replace(" \0", "").replace("\0", "")
+    return text.strip()
 
 
 def citation_pattern(count: int) -> str:

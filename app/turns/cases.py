@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from app.domain.citations import without_citations
-from app.domain.knowledge import Citation
 from app.domain.text import clean_text
 from app.domain.views import ConversationView, MessageStatus, Role
 from app.errors import EngineUnavailable, InvalidInput
@@ -102,15 +101,10 @@ async def read_case(conversations: ConversationReader, user_id: str, conversatio
     if not told:
         raise InvalidInput("This conversation has no messages yet.")
     messages = tuple(
-        CaseMessage(number=number, message_id=one.id, role=one.role, text=uncited_text(one.content, one.citations))
+        CaseMessage(number=number, message_id=one.id, role=one.role, text=without_citations(one.content, one.citations))
         for number, one in enumerate(told, start=1)
     )
     return Case(title=view.title, messages=messages, has_earlier=has_earlier)
-
-
-def uncited_text(text: str, citations: Sequence[Citation]) -> str:
-    """The text of a message without its citations, whose numbers would be taken for those of messages."""
-    return without_citations(text, {citation.number for citation in citations}).strip()
 
 
 async def fit_case(case: Case, budget: int, count: Count) -> Case:
