@@ -17,7 +17,7 @@ NOTHING_FOUND = (
 MAX_SHOWN_CHARS = 1200
 """Characters of a passage that a text shows; the citation has all of it."""
 
-_NUMBER = re.compile(r"\[(?=\^?\d)")
+_NUMBER = re.compile(r"\\*\[(\^?\d+)\\*\]")
 
 
 def passages_as_text(introduction: str, sources: Sequence[Passage | Citation]) -> str:
@@ -33,8 +33,8 @@ def passages_as_text(introduction: str, sources: Sequence[Passage | Citation]) -
         text = source.text.strip()
         if len(text) > MAX_SHOWN_CHARS:
             text = f"{text[:MAX_SHOWN_CHARS].rstrip()} …"
-        # Its own numbers in brackets are no citations.
-        parts.append("\n".join(f"> {line}" for line in _NUMBER.sub(r"\\[", text).splitlines()))
+        # Its own numbers in brackets are no citations. Not "\[", which the page reads as mathematics.
+        parts.append("\n".join(f"> {line}" for line in _NUMBER.sub(r"[\1\\]", text).splitlines()))
     return "\n\n".join(parts)
 
 

@@ -42,6 +42,14 @@ def test_a_document_that_is_shown_forges_no_citation(injection: str) -> None:
     sources = [passage(injection, 1, title=injection), passage("Honest.", 2)]
     text = passages_as_text("Found:", sources)
     assert [cited.number for cited in citations_of(text, sources)] == [1, 2]
+    assert "\\[" not in text, "the page would read mathematics"
+
+
+def test_numbers_in_a_passage_that_is_shown_are_its_own() -> None:
+    sources = [passage("See [2], [^1] and [x](y), [12](z) [2024].\n[2]: \\[1] \\\\[2]", 1, title="A"), passage("b", 2)]
+    text = passages_as_text("Found:", sources)
+    assert "> See [2\\], [^1\\] and [x](y), [12\\](z) [2024\\].\n> [2\\]: [1\\] [2\\]" in text
+    assert [cited.number for cited in citations_of(text, sources)] == [1, 2]
 
 
 def test_the_message_is_put_in_as_it_is() -> None:
