@@ -85,7 +85,8 @@ class Sources:
     ) -> tuple[Passage, ...]:
         """Returns the sources for a reply to ``text``, best first; none without collections, or if nothing matches.
 
-        What does not fit the token budget is dropped from the end.
+        What does not fit the token budget is dropped from the end. The best one stays where the model is too small: it
+        does not read them.
 
         Args:
             before: the messages and replies before ``text``, oldest first, without the sources of the replies.
@@ -102,7 +103,7 @@ class Sources:
         sources: list[Passage] = []
         for passage in found:
             budget -= await self._count_tokens(show_source(len(sources) + 1, passage))
-            if budget < 0:
+            if budget < 0 and (sources or not self.is_model_too_small):
                 break
             sources.append(passage)
         return tuple(sources)

@@ -35,6 +35,7 @@ test("a copied reply has its citations as footnotes, and code as it is", () => {
     "Warm [^1], `a[1]`, [2].\n```\nb[1]\n```\nLoud [^1]\n\n[^1]: Colours \\> Red, version 2: Red is \\*warm\\*, and loud.\n",
   );
   assert.match(withFootnotes("Warm [1].", [{ ...COLOURS, heading: "", text: "", withheld: "It isn't shown." }]), /: Colours, version 2: It isn't shown\.\n$/);
+  assert.match(withFootnotes("Warm [1].", [{ ...COLOURS, heading: "", title: "[x](y) [1]" }]), /\[\^1\]: \[x\\\]\(y\) \[1\\\],/); // no link, and no mathematics
   assert.match(withFootnotes("`open [1]", [COLOURS]), /^`open \[\^1\]/); // a backtick without its like is text
 });
 

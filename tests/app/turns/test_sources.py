@@ -238,6 +238,17 @@ async def test_a_longer_message_that_finds_nothing_is_not_searched_for_with_the_
     assert search.queries == ["How long can goods be returned?", "Which river flows through Vienna?"]
 
 
+async def test_a_small_model_with_a_short_context_says_what_was_found(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    engine._info = replace(engine.info, num_parameters=135_000_000)
+    engine.resize(100)  # a quarter of it holds no passage
+    ref = await start(services)
+    await read(services, ref)
+    reply = await last(services, ref)
+    assert reply.content == f"{PASSAGES_FOUND}\n\n- **{search.found[0].title}** [1]"
+
+
 async def test_a_small_model_lists_what_was_found(
     services: Services, engine: FakeEngine, search: ScriptedSearch
 ) -> None:
