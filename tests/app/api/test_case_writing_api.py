@@ -16,7 +16,7 @@ from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID
 from app.turns import articles, cases, summaries
 from engine import EngineError
 from testing.waiting import eventually
-from tests.app.api.test_support_cases_api import NOWHERE, Support, age_resolution
+from tests.app.api.test_support_cases_api import NOWHERE, Support, age_resolution, new_visitor
 from tests.app.desk import Desk
 
 NOTE = "Her card number ends in 4711."
@@ -37,7 +37,7 @@ async def support(here: Desk) -> Support:
         assert (await ada.put(f"/api/inboxes/{inbox['id']}/members/{here.ids[name]}")).status_code == 204
         editor = f"/api/kb/collections/{KNOWLEDGE_COLLECTION_ID}/members/{here.ids[name]}"
         assert (await ada.put(editor, json={"may_edit": True})).status_code == 204
-    found = await Support(here, inbox, None).another()  # type: ignore[arg-type]
+    found = Support(here, inbox, await new_visitor(here, inbox["id"]))
     found.case_id = await found.write("Why is my kettle cold?")
     await say(found, "notes", NOTE)
     await say(found, "messages", "Descale it.")

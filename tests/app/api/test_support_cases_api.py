@@ -43,7 +43,7 @@ class Support:
         return case.id
 
     async def another(self) -> Support:
-        return Support(self.desk, self.inbox, await _visitor(self.desk, self.inbox["id"]))
+        return Support(self.desk, self.inbox, await new_visitor(self.desk, self.inbox["id"]))
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ async def support(here: Desk) -> Support:
     inbox = answer.json()
     for name in ("ben", "cyd"):
         assert (await ada.put(f"/api/inboxes/{inbox['id']}/members/{here.ids[name]}")).status_code == 204
-    found = Support(here, inbox, await _visitor(here, inbox["id"]))
+    found = Support(here, inbox, await new_visitor(here, inbox["id"]))
     found.case_id = await found.write("Where is my parcel?")
     return found
 
 
-async def _visitor(desk: Desk, inbox_id: str) -> Visitor:
+async def new_visitor(desk: Desk, inbox_id: str) -> Visitor:
     return await desk.services.cases.visitors.create(inbox_id, new_id())
 
 
