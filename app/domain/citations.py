@@ -72,7 +72,7 @@ def with_footnotes(text: str, labels: dict[int, str]) -> str:
 
 def without_citations(text: str, citations: Collection[Citation]) -> str:
     """Returns a message without its citations, whose numbers would name other things elsewhere."""
-    if citations:  # else it may be anyone's text, which is not worth looking through
+    if citations:  # else it may be a visitor's, who could make looking through it slow
         numbers = {citation.number for citation in citations}
         marked = _replace(text, lambda number: "\0" if number in numbers else None)
         text = marked.replace(" \0", "").replace("\0", "")
