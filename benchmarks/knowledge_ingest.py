@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -43,7 +45,7 @@ DOCUMENTS, SECTIONS, WORDS_OF_SECTION = 10_000, 20, 190
 PARTS = ("parsing", "parsing-loss", "encoding-loss")
 KINDS = ("sqlite", "postgresql")
 REPLIES, SETTLE_SECONDS = 4, 0.5
-LARGE_SECTIONS = 4000  # of a document that takes longer to read than all rounds
+LARGE_SECTIONS, LARGE_DOCUMENTS = 4000, 8  # of documents that take longer to read than a round
 ENCODED_AT_ONCE = 4
 COMMON = "the of and to in is for that with you it on as are this be from or by your"
 RARE = (
@@ -71,8 +73,10 @@ def main() -> None:
                     for kind, make in made.items()
                 }
         if "parsing-loss" in parts:
-            url = f"sqlite:///{folder}/loss.db"
-            results["parsing_loss"] = asyncio.run(measure_loss(given.rounds, given.seconds, lambda _: parsing(url)))
+            numbers = itertools.count()
+            results["parsing_loss"] = asyncio.run(
+                measure_loss(given.rounds, given.seconds, lambda _: parsing(f"sqlite:///{folder}/{next(numbers)}.db"))
+            )
         if "encoding-loss" in parts:
             results["encoding_loss"] = asyncio.run(
                 measure_loss(given.rounds, given.seconds, encoding, encoder=str(fetch_minilm()))
@@ -162,18 +166,23 @@ async def decode(engine: Engine, seconds: float) -> float:
 
 @asynccontextmanager
 async def parsing(url: str) -> AsyncIterator[Callable[[], int]]:
-    """A server's reader, at a document that is larger than can be read meanwhile, and at small ones."""
+    """A server's reader, at more large documents than can be read meanwhile, and at small ones before them.
+
+    Args:
+        url: of a SQLite database.
+    """
     migrate(url)
     database = Database(url)
     documents, ingest = Documents(database), Ingest(ReadingQueue(database, "benchmark"), TOKENIZER)
-    sizes = [*[SECTIONS] * 8, LARGE_SECTIONS]
+    sizes = [*[SECTIONS] * 8, *[LARGE_SECTIONS] * LARGE_DOCUMENTS]
     for number, sections in enumerate(sizes):
         text = make_document(random.randrange(2**30), sections).encode()
         await documents.add(LOCAL_USER_ID, None, f"{number}.md", text, kind="markdown")
     ingest.start()
     await asyncio.sleep(SETTLE_SECONDS)  # the process has begun
     try:
-        yield lambda: 0
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as reading:
+            yield lambda: int(reading.execute("SELECT count(*) FROM kb_chunk").fetchone()[0])
     finally:
         await ingest.close()
         await database.close()
