@@ -184,6 +184,25 @@ def test_the_other_runs_are_quoted() -> None:
     )
 
 
+def test_what_is_held_to_avx2() -> None:
+    formats = ("bf16", "int8", "int4")
+
+    def of(engine: str, work: str, figure: str) -> list[float]:
+        file = "2026-11-29-bench-held-to-avx2"
+        return [figures(file, engine, work, number_format=each)[figure] for each in formats]
+
+    def leads(work: str, figure: str) -> str:
+        ours, theirs = of("deskmate", work, figure), of("llama.cpp", work, figure)
+        ratios = [b / a if figure == "ttft" else a / b for a, b in zip(ours, theirs, strict=True)]
+        return "{:.2f}, {:.2f} and {:.2f}".format(*ratios)
+
+    says(
+        f"decodes {leads('1 chat', 'decode')} times as fast",
+        f"of a prompt of 128 comes {leads('1 chat', 'ttft')} times as early",
+        f"of 1,024, medians of two, {leads('prompt of 1,024', 'ttft')} times",
+    )
+
+
 def test_the_other_models_and_starts() -> None:
     names = ("deskmate", "transformers")
     plain = {
@@ -341,7 +360,8 @@ def test_knowledge() -> None:
     loss = result("2026-11-29-knowledge-ingest")["parsing_loss"]
     says(
         f"while {loss['chunks_meanwhile']:,} chunks are read and stored "
-        f"({loss['tokens_per_second_meanwhile']:.1f} tokens per second meanwhile, {loss['tokens_per_second']:.1f} without"
+        f"({loss['tokens_per_second_meanwhile']:.1f} tokens per second meanwhile, "
+        f"{loss['tokens_per_second']:.1f} without"
     )
     encoding = result("2026-11-25-knowledge")["encoding"]
     says(f"{encoding['chunks_per_second']:.1f} chunks per second, a query in {encoding['query_p95_ms']:.1f} ms (p95)")
