@@ -11,6 +11,7 @@ from typing import Protocol
 from app.domain.knowledge import Passage
 from app.domain.placed_text import PlacedText
 from app.domain.sources import show_source
+from app.knowledge.query_windows import question_in
 from engine import (
     Caller,
     ChatEngine,
@@ -81,13 +82,17 @@ class Reranker:
     ) -> list[Passage]:
         """Returns the passages, the first ``count`` of them sorted by :func:`by_likelihood`. Scores stay.
 
+        Args:
+            question: of a long message, what it asks is scored.
+
         Raises:
             EngineError, ValueError: the model cannot score them.
         """
         first, rest = passages[:count], passages[count:]
         if len(first) < 2 or not question.strip():
             return list(passages)
-        return [*by_likelihood(first, await self.likelihoods(question, first, caller=caller)), *rest]
+        likelihoods = await self.likelihoods(question_in(question), first, caller=caller)
+        return [*by_likelihood(first, likelihoods), *rest]
 
     async def likelihoods(
         self, question: str, passages: Sequence[Passage], *, caller: Caller | None = None

@@ -11,7 +11,7 @@ from app.domain.knowledge import MAX_QUERY_CHARS, Passage
 from app.domain.prompting import PathMessage
 from app.domain.sources import SourcesPrompt, show_source
 from app.errors import NotFound
-from app.knowledge.query_windows import Window, best_of, is_short, question_in, windows_of
+from app.knowledge.query_windows import Window, best_of, is_short, windows_of
 from app.knowledge.reranking import Reranker
 from app.knowledge.rewriting import QuestionRewriter
 from app.settings import AppSettings
@@ -174,9 +174,7 @@ class Sources:
             query = f"{text} {before[-1][0]}"[:MAX_QUERY_CHARS]
             found = await search([Window(query, 1.0)])
         if self._reranker is not None:
-            found = await self._reranker.rerank(
-                question_in(query), found, count=self._settings.knowledge_rerank, caller=caller
-            )
+            found = await self._reranker.rerank(query, found, count=self._settings.knowledge_rerank, caller=caller)
         return found[:count]
 
     async def _count_tokens(self, text: str) -> int:
