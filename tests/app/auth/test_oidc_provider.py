@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -33,11 +35,14 @@ async def real_provider(port: int, origin: str, groups: Path) -> AsyncIterator[N
                 assert line, "the provider did not start"
             yield
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    """In a group of its own, since the command is a script of Python that starts Node."""
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
 
 
 def free_port() -> int:
