@@ -20,6 +20,7 @@ from app.turns.engine_requests import count_tokens
 from engine import ChatEngine, StructuredOutput, StructureKind
 
 _MAX_CONTEXT_SHARE = 4  # sources take at most this part of the model's context: a quarter
+_MIN_CHARS = 40  # the best source is not cut below them
 MAX_TOKEN_COUNTS = 1000
 """Sources whose tokens are remembered: some MiB. Above it, the one that was not used for longest is forgotten."""
 
@@ -85,8 +86,8 @@ class Sources:
     ) -> tuple[Passage, ...]:
         """Returns the sources for a reply to ``text``, best first; none without collections, or if nothing matches.
 
-        What does not fit the token budget is dropped from the end. The best one stays where the model is too small: it
-        does not read them.
+        What does not fit the rest of the token budget is left out, and if the best one is larger than all of it, its
+        end is. Where the model is too small, the best one stays whole: the model does not read it.
 
         Args:
             before: the messages and replies before ``text``, oldest first, without the sources of the replies.
@@ -102,10 +103,14 @@ class Sources:
         budget = self.max_tokens
         sources: list[Passage] = []
         for passage in found:
-            budget -= await self._count_tokens(show_source(len(sources) + 1, passage))
-            if budget < 0 and (sources or not self.is_model_too_small):
-                break
-            sources.append(passage)
+            tokens = await self._count_tokens(show_source(len(sources) + 1, passage))
+            if tokens <= budget:
+                sources.append(passage)
+            elif not sources:
+                sources.append(passage if self.is_model_too_small else await self._shortened(passage, budget))
+            else:
+                continue  # a later one may be shorter
+            budget -= tokens
         return tuple(sources)
 
     async def usable(
@@ -176,6 +181,23 @@ class Sources:
         if self._reranker is not None:
             found = await self._reranker.rerank(query, found, count=self._settings.knowledge_rerank, caller=caller)
         return found[:count]
+
+    async def _shortened(self, passage: Passage, budget: int) -> Passage:
+        """Returns the beginning of the best passage, up to the end of a line or a word, that fits the budget.
+
+        Of one whose title and headings alone do not fit, it returns the first words: few, but not none.
+        """
+        text = passage.text
+        while True:
+            shorter = replace(passage, text=text, end=passage.start + len(text))
+            tokens = await self._count_tokens(show_source(1, shorter))
+            if tokens <= budget:
+                return shorter
+            kept = text[: min(len(text) * budget // tokens, len(text) * 7 // 8)]
+            end = max(kept.rfind("\n", len(kept) // 2), 0) or max(kept.rfind(" "), 0) or len(kept)
+            if end < _MIN_CHARS:
+                return shorter
+            text = text[:end]
 
     async def _count_tokens(self, text: str) -> int:
         """Counts the tokens of a source; those of a desk's documents come again and again."""

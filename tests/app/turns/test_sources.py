@@ -270,9 +270,7 @@ async def test_a_small_model_lists_what_was_found(
     assert engine.calls != []  # without sources, it answers
 
 
-async def test_what_does_not_fit_is_dropped_from_the_end(
-    services: Services, engine: FakeEngine, search: ScriptedSearch
-) -> None:
+async def test_what_does_not_fit_is_left_out(services: Services, engine: FakeEngine, search: ScriptedSearch) -> None:
     long = passage("zebra " * 210, 3)  # a token for each character: 1,260 of 1,500
     search.found = [RETURNS, long, REFUNDS]
     engine.resize(100_000)
@@ -280,11 +278,34 @@ async def test_what_does_not_fit_is_dropped_from_the_end(
     assert long.text in prompt_of(engine)
     search.found = [RETURNS, replace(long, text="zebra " * 300), REFUNDS]
     await read(services, await start(services))
-    assert (RETURNS.text in prompt_of(engine), REFUNDS.text in prompt_of(engine)) == (True, False)
+    assert RETURNS.text in prompt_of(engine)
+    assert "zebra" not in prompt_of(engine)
+    assert f'<source number="2" title="Money \'back\'">\n{REFUNDS.text}\n</source>' in prompt_of(engine)
     engine.resize(1000)  # a quarter of it
     search.found = [RETURNS, REFUNDS, passage("zebra " * 20, 3)]
     await read(services, await start(services))
     assert ("zebra" in prompt_of(engine), REFUNDS.text in prompt_of(engine)) == (False, True)
+
+
+async def test_the_best_passage_is_shortened_to_fit(
+    services: Services, engine: FakeEngine, search: ScriptedSearch
+) -> None:
+    table = "\n".join(f"| zebra {number:03} | stripes |" for number in range(200))  # a token for each character
+    search.found = [replace(passage(table, 1), start=50, end=50 + len(table)), passage("horse " * 300, 2)]
+    engine.resize(100_000)
+    engine.say("Zebras have stripes [1].")
+    ref = await start(services)
+    await read(services, ref)
+    assert table.partition("| zebra 010")[0] in prompt_of(engine)
+    assert "horse" not in prompt_of(engine)
+    [citation] = (await last(services, ref)).citations
+    assert table.startswith(citation.text + "\n")
+    assert 700 < len(citation.text) < 1500
+    assert (citation.start, citation.end) == (50, 50 + len(citation.text))
+    engine.resize(400)  # a quarter of it is the title's, mostly
+    await read(services, await start(services))
+    assert "zebra 000" in prompt_of(engine)
+    assert "zebra 003" not in prompt_of(engine)
 
 
 async def test_tokens_are_estimated_where_the_engine_does_not_tell_them(
