@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,13 +85,12 @@ class Batch:
             if chunk.samples:
                 sampled_rows += range(len(input_ids) - 1 - len(chunk.draft), len(input_ids))
 
-        # One tensor that is then split: creating it is the expensive part, and on a GPU it crosses the bus.
-        parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
-        together = to_device([number for part in parts for number in part], torch.int64, device)
-        ids_, positions_, rows_, lengths_, *slots_ = together.split_with_sizes([len(part) for part in parts])
+        ids_, positions_, rows_, lengths_, *slots_ = _to_tensors(
+            (input_ids, positions), (sampled_rows + scored_rows, lengths, *slots), device
+        )
         return cls(
-            input_ids=ids_.unsqueeze(0),
-            position_ids=positions_.unsqueeze(0),
+            input_ids=ids_,
+            position_ids=positions_,
             slots=tuple(slots_),
             logits_rows=rows_,
             sequences=tuple(
@@ -104,6 +105,18 @@ class Batch:
             lengths=lengths_ if with_lengths else None,
             adapters=adapter_rows(plan),
         )
+
+
+def _to_tensors(rows: Sequence[list[int]], others: Sequence[list[int]], device: torch.device) -> list[Tensor]:
+    """Returns int64 tensors: ``[1, n]`` for each of ``rows``, ``[n]`` for each of the others."""
+    if device.type == "cpu":  # operators of PyTorch, such as a split, would release the GIL
+        arrays = [np.array([row], np.int64) for row in rows] + [np.array(other, np.int64) for other in others]
+        return [torch.from_numpy(array) for array in arrays]
+    # One tensor that is then split: it crosses the bus once.
+    parts = [*rows, *others]
+    together = to_device([number for part in parts for number in part], torch.int64, device)
+    tensors = together.split_with_sizes([len(part) for part in parts])
+    return [tensor.unsqueeze(0) for tensor in tensors[: len(rows)]] + list(tensors[len(rows) :])
 
 
 def adapter_rows(plan: StepPlan) -> tuple[AdapterRows, ...]:

@@ -26,6 +26,11 @@ from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout
 from engine.scheduling.step_plan import StepPlan
 
+_memmove = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ("memmove", ctypes.PyDLL(None))
+)
+"""``ctypes.memmove``, which would release the GIL: to get it back takes longer than to copy a block."""
+
 
 class Runner:
     """Runs one packed forward pass per step.
@@ -130,7 +135,7 @@ class Runner:
             for copy in copies:
                 for address, block_bytes in self._blocks_at:
                     size = block_bytes if whole else copy.num_rows * (block_bytes // self._block_size)
-                    ctypes.memmove(address + copy.destination * block_bytes, address + copy.source * block_bytes, size)
+                    _memmove(address + copy.destination * block_bytes, address + copy.source * block_bytes, size)
             return
         for copy in copies:
             for cache in self._caches:

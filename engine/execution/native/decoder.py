@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,6 +124,9 @@ class _Step(ctypes.Structure):
 class Decoder:
     """Computes steps of up to ``max_rows`` rows on a cache.
 
+    Between the steps it calls nothing that releases the GIL but C++, neither operators of PyTorch nor functions of C that
+    only look something up: where pages are served, each release is a wait of up to 5 ms to get the GIL back.
+
     Args:
         weights: of the model.
         caches: of each layer, in the embedding's dtype or in int8.
@@ -142,6 +146,8 @@ class Decoder:
             *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
         ]
         self._steps.restype = ctypes.c_int64
+        self.max_rows = max_rows()  #: most rows of a step that is faster here than through transformers
+        self._logits_memory = np.empty(0, np.float32)  # of steps of which only the tokens are read
         self._weights = weights  # kept alive: the structures hold addresses only
         self._caches = tuple(caches)
         self._experts = [  # of each layer; kept alive
@@ -200,11 +206,6 @@ class Decoder:
             structure.logits_softcap,
         )
 
-    @property
-    def max_rows(self) -> int:
-        """Most rows of a step that is faster here than through transformers."""
-        return max_rows()
-
     def logits(self, batch: Batch) -> Tensor:
         """Stores the keys and values of a step; returns float32 ``[len(batch.logits_rows), vocab_size]``."""
         logits = torch.empty(len(batch.logits_rows), self._weights.structure.vocab_size)
@@ -229,7 +230,9 @@ class Decoder:
         count = len(replies)
         assert count == len(batch.logits_rows), "each row of logits is sampled"
         vocab_size = self._weights.structure.vocab_size
-        logits = torch.empty(count, vocab_size)
+        if self._logits_memory.size < count * vocab_size:
+            self._logits_memory = np.empty(count * vocab_size, np.float32)
+        logits = torch.from_numpy(self._logits_memory[: count * vocab_size].reshape(count, vocab_size))
         num_scored = sum([reply.is_scored for reply in replies])
         scored = torch.empty(num_scored, max_steps, vocab_size) if num_scored else None
         requests = PackedRequests(replies, scored, {} if host is None else host.masks)

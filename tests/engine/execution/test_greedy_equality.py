@@ -22,8 +22,7 @@ from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.attention.base import AttentionCall
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.load import load_model
-from engine.execution.native import eligibility
-from engine.execution.native.decoder import Decoder
+from engine.execution.native import decoder, eligibility
 from engine.model.loaded_model import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.block_pool import NULL_BLOCK
@@ -241,14 +240,14 @@ def test_steps_in_cpp_say_the_same_alone_and_among_others(
     native_pair: Pair, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them, and then only those of few rows: both kinds of steps read what the other kind has stored."""
-    monkeypatch.setattr(Decoder, "max_rows", max_rows)
+    monkeypatch.setattr(decoder, "max_rows", lambda: max_rows)
     check_scenarios(native_pair, seeds_for(native_pair))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_steps_in_cpp_say_the_same_at_length(native_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Decoder, "max_rows", 6)
+    monkeypatch.setattr(decoder, "max_rows", lambda: 6)
     check_scenarios(native_pair, range(200, 220))
 
 
