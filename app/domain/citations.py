@@ -6,17 +6,15 @@ Numbers in code are no citations. Code is what CommonMark shows as code: spans i
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 
 from app.domain.knowledge import WITHHELD, Citation, Passage
 from app.domain.listings import is_listing
 
 _FENCE = re.compile(r"( *)(`{3,})[^`]*")
-_PARTS = re.compile(
-    r"\\."  # an escaped character
-    r"|(?P<ticks>`+)(?:(?!`).*?(?<!`)(?P=ticks)(?!`))?"  # a span of code; backticks without their like are text
-    r"|\[(?P<number>[1-9][0-9]{0,2})\]"
-)
+_TICKS = re.compile("`+")
+_PARTS = re.compile(r"\\.|(?P<ticks>`+)|\[(?P<number>[1-9][0-9]{0,2})\]")  # first, an escaped character
 _MAX_FENCE_INDENT = 4
 """Spaces before a fenced block that the form admits: as deep as in a list's item."""
 
@@ -72,7 +70,7 @@ def with_footnotes(text: str, labels: dict[int, str]) -> str:
 
 def without_citations(text: str, citations: Collection[Citation]) -> str:
     """Returns a message without its citations, whose numbers would name other things elsewhere."""
-    if citations:  # else it may be a visitor's, who could make looking through it slow
+    if citations:
         numbers = {citation.number for citation in citations}
         marked = _replace(text, lambda number: "\0" if number in numbers else None)
         text = marked.replace(" \0", "").replace("\0", "")
@@ -127,4 +125,18 @@ def _replace(text: str, replace: Callable[[int], str | None]) -> str:
 
 
 def _replace_in_line(line: str, replace: Callable[[int], str | None]) -> str:
-    return _PARTS.sub(lambda part: (part["number"] and replace(int(part["number"]))) or part[0], line)
+    ends: dict[int, list[int]] = {}  # of backticks, by how many there are: a span of code ends with as many
+    for ticks in _TICKS.finditer(line):
+        ends.setdefault(len(ticks[0]), []).append(ticks.end())
+    replaced, done, at = "", 0, 0
+    while (part := _PARTS.search(line, at)) is not None:
+        at = part.end()
+        if part["ticks"]:
+            of_this_length = ends.get(len(part["ticks"]), [])
+            following = bisect_right(of_this_length, at)
+            if following < len(of_this_length):  # else they are text
+                at = of_this_length[following]
+        elif part["number"] and (new := replace(int(part["number"]))):
+            replaced += line[done : part.start()] + new
+            done = at
+    return replaced + line[done:]
