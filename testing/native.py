@@ -27,6 +27,6 @@ needs_8_bits = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="th
 FORMATS = [
     pytest.param({"dtype": "float32"}, 1e-5, id="float32"),
     pytest.param({"dtype": "bfloat16"}, 0.03, id="bfloat16"),
-    pytest.param({"dtype": "bfloat16", "quantization": "int8"}, 0.1, id="int8", marks=needs_8_bits),
+    pytest.param({"dtype": "bfloat16", "quantization": "int8"}, 0.1, id="int8"),
     pytest.param({"dtype": "bfloat16", "quantization": "int4"}, 0.1, id="int4"),
 ]

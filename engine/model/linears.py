@@ -105,6 +105,32 @@ class Int8Linear(FusedLinear):
         return product.view(*rows.shape[:-1], len(self._scales))
 
 
+class WidenedInt8Linear(FusedLinear):
+    """As :class:`Int8Linear`, for processors without VNNI, on which oneDNN adds products in 16 bits, which overflow.
+
+    Weights are widened to float32 for each product, some at a time: exact up to sums of 2**24, but slow. Models that
+    the C++ decoder runs do not need it; it has 8-bit products for these processors.
+    """
+
+    bits = "8 bits"
+
+    def _pack(self, weight: Tensor) -> None:
+        self._weight, self._scales = to_int8(weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        flat = rows.flatten(0, -2).float()
+        scales = flat.abs().amax(1, keepdim=True).clamp_min_(MIN_SCALE).div_(127)
+        steps = (flat / scales).round_()
+        product = flat.new_empty(len(flat), len(self._scales))
+        for start in range(0, len(self._scales), _OUTPUTS_AT_ONCE):
+            part = slice(start, start + _OUTPUTS_AT_ONCE)
+            torch.mm(steps, self._weight[part].float().t(), out=product[:, part])
+        product = product.mul_(self._scales).mul_(scales).to(rows.dtype)
+        if self._bias is not None:
+            product += self._bias
+        return product.view(*rows.shape[:-1], len(self._scales))
+
+
 class Int4Linear(FusedLinear):
     """4-bit weights, with a scale for each group of 32 inputs of an output; rows are not quantized, sums are float32.
 

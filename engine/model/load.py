@@ -118,6 +118,8 @@ def _load_into_decoder(
     if checkpoint.tensors is None:
         return "only transformers can read its files"
     device, source = torch.device("cpu"), checkpoint.tensors
+    if served.quantization != "none" and settings.dtype == "auto":
+        dtype = torch.bfloat16  # beside it, not beside float32, the decoder computes 8 and 4 bits
     if isinstance(source, DequantizedSource) and served.in_blocks and source.in_blocks().has_blocks():
         checkpoint = replace(checkpoint, file_format=source.format.label)
         source, dtype = source.in_blocks(), torch.bfloat16

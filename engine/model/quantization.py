@@ -9,7 +9,7 @@ import torch
 from engine.device.triton_support import triton_unavailable_reason
 from engine.errors import ModelLoadError
 from engine.model.gpu_linears import GpuFp8Linear, GpuInt8Linear
-from engine.model.linears import FusedLinear, Int4Linear, Int8Linear, PackedLinear
+from engine.model.linears import FusedLinear, Int4Linear, Int8Linear, PackedLinear, WidenedInt8Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,12 @@ def choose_linears(quantization: str, device: torch.device, dtype: torch.dtype) 
 def _on_processor(quantization: str, device: torch.device, dtype: torch.dtype) -> LinearClasses:
     if quantization == "fp8":
         raise ModelLoadError("quantization=fp8 runs on GPUs only. Use quantization=int8 or int4 on a processor.")
-    eight_bits = torch.cpu._is_vnni_supported()
+    has_products = torch.cpu._is_vnni_supported()
     if quantization == "int4":
-        finer = (Int8Linear,) if eight_bits else _in_bfloat16(device, dtype)
+        finer = (Int8Linear,) if has_products else _in_bfloat16(device, dtype)
         return LinearClasses((Int4Linear, *finer), finer)
-    if not eight_bits:
-        raise ModelLoadError(
-            "quantization=int8 needs a processor that multiplies 8-bit numbers (AVX-512 VNNI), and this one does "
-            "not. Use quantization=none."
-        )
-    return LinearClasses((Int8Linear,), (Int8Linear,))
+    eight_bits = (Int8Linear if has_products else WidenedInt8Linear,)
+    return LinearClasses(eight_bits, eight_bits)
 
 
 def _on_gpu(quantization: str, device: torch.device) -> LinearClasses:

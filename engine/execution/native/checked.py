@@ -32,6 +32,7 @@ class CheckedModel:
         structure: of the model, as it was found now.
         tensors: of the model, by the names of its parameters.
         number_format: that the model is served in.
+        dtype: of what it computes beside it.
         context_window: tokens; the checks go up to its end.
         kv_cache_dtype: that the checks read and write.
 
@@ -45,11 +46,12 @@ class CheckedModel:
         structure: Structure,
         tensors: TensorSource,
         number_format: str,
+        dtype: torch.dtype,
         context_window: int,
         kv_cache_dtype: str = "auto",
     ) -> None:
         key = environment_hash()
-        parts = [structure, number_format, context_window, kv_cache_dtype]
+        parts = [structure, number_format, str(dtype), context_window, kv_cache_dtype]
         key.update(json.dumps(parts, default=encode).encode())
         for name in sorted(tensors.names()):
             key.update(json.dumps([name, *tensors.shape(name), tensors.block_format(name)]).encode())

@@ -124,8 +124,8 @@ class _Step(ctypes.Structure):
 class Decoder:
     """Computes steps of up to ``max_rows`` rows on a cache.
 
-    Between the steps it calls nothing that releases the GIL but C++, neither operators of PyTorch nor functions of C that
-    only look something up: where pages are served, each release is a wait of up to 5 ms to get the GIL back.
+    Around a step in C++ it calls nothing else that releases the GIL, neither operators of PyTorch nor functions of C
+    that only look something up: where pages are served, each release is a wait of up to 5 ms to get the GIL back.
 
     Args:
         weights: of the model.

@@ -68,7 +68,9 @@ class NativeDecoders:
             structure = Structure.of(module, layers, context_window)
             weights = DecoderWeights(tensors, structure, number_format, needs.dtype)
             weights.log_repacked()
-            checked = CheckedModel(structure, tensors, number_format, context_window, settings.kv_cache_dtype)
+            checked = CheckedModel(
+                structure, tensors, number_format, needs.dtype, context_window, settings.kv_cache_dtype
+            )
             if checked.is_known:
                 _pack(weights, progress)
                 if checked.matches(weights):

@@ -21,7 +21,7 @@ from engine.runtime.model_loading import load
 from testing.core_requests import GREEDY, ReaderRecord, add, finish
 from testing.lora import TARGETS, make_adapter, merge
 from testing.models import make_model
-from testing.native import needs_8_bits, needs_compiler
+from testing.native import needs_compiler
 from testing.reference import TIE_MARGIN, Reference
 
 PROMPT = list(range(7, 30))
@@ -133,7 +133,7 @@ def test_requests_with_different_adapters_share_a_batch(
     assert (core.stats().num_preemptions > 0) is ("num_kv_blocks" in options)
 
 
-@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=needs_8_bits), "int4"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_replaced_linear_layers_are_adapted(base: Path, adapters: dict[str, Path], quantization: str) -> None:
     exact = reply(core_of(base, adapters), "all")
     core = core_of(base, adapters, native=False, dtype="bfloat16", quantization=quantization)

@@ -24,7 +24,7 @@ from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
 from engine.model.loaded_model import LoadedModel
 from testing.models import make_model
-from testing.native import FORMATS, needs_8_bits, needs_compiler
+from testing.native import FORMATS, needs_compiler
 
 BLOCK_SIZE = 16
 LONG = 500  #: several times what a chunk's attention takes at once
@@ -154,7 +154,7 @@ def test_rows_that_do_not_fill_their_tiles(tmp_path: Path, settings: dict[str, s
         ({"dtype": "float32"}, (64, 77, LENGTH), 3),
         ({"dtype": "bfloat16"}, (64, 72, 81, 110, LENGTH), 1),
         ({"dtype": "bfloat16"}, (8, 37, LENGTH), 3),
-        pytest.param({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3, marks=needs_8_bits),
+        pytest.param({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3),
         ({"dtype": "bfloat16", "quantization": "int4"}, (33, 70, LENGTH), 3),
     ],
 )
@@ -250,10 +250,7 @@ def test_what_is_built_otherwise_runs_through_transformers(
         {"native": False},
         {"batch_invariant": True},
         {"dtype": "float16"},
-        pytest.param(
-            {"quantization": "int8"},  # beside float32
-            marks=pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="no 8-bit products on this processor"),
-        ),
+        {"quantization": "int8", "dtype": "float32"},
     ],
 )
 def test_where_it_is_not_wanted_or_not_made_for(path: Path, settings: dict[str, object]) -> None:

@@ -17,7 +17,6 @@ from engine.model.placement import choose_dtype
 from engine.model.sizing import WEIGHT_FORMATS, model_size
 from testing.gguf_files import make_gguf
 from testing.models import make_model
-from testing.native import needs_8_bits
 from testing.quantized import compressed_tensors_int8, save_quantized
 
 
@@ -39,7 +38,6 @@ def refusal(model: Path, monkeypatch: pytest.MonkeyPatch, free: float, **setting
     return said.pop()
 
 
-@needs_8_bits
 def test_a_folder_is_refused_with_the_quantizations_that_fit(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = model_size(str(llama))
     whole, int8, int4 = (size.weights(WEIGHT_FORMATS[name]) for name in ("bf16", "int8", "int4"))
@@ -55,7 +53,6 @@ def test_a_folder_is_refused_with_the_quantizations_that_fit(llama: Path, monkey
     assert "fewer bits" in refusal(llama, monkeypatch, 1000, native=False, dtype="bfloat16")
 
 
-@needs_8_bits
 def test_what_fits_is_loaded(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = model_size(str(llama))
     for quantization, stored in (("none", "bf16"), ("int4", "int4")):
@@ -95,7 +92,6 @@ def test_a_packed_file_needs_its_own_size(tmp_path: Path, monkeypatch: pytest.Mo
     assert "quantization=" not in said, "it is quantized already"
 
 
-@needs_8_bits
 def test_a_quantized_checkpoint_is_counted_as_it_is_served(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

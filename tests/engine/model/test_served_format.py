@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine import Engine, EngineSettings, ModelLoadError
 from engine.execution.load import load_model
@@ -16,7 +15,6 @@ from engine.model.sizing import WEIGHT_FORMATS, model_size
 from testing import quantized
 from testing.gguf_files import make_gguf
 from testing.models import make_model
-from testing.native import needs_8_bits
 from testing.quantized import Packing, save_quantized
 
 
@@ -35,7 +33,6 @@ def free(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     monkeypatch.setattr(served_format, "available_memory", lambda _device: int(size))
 
 
-@needs_8_bits
 def test_auto_takes_the_most_exact_format_that_fits(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = model_size(str(llama))
     cache = size.cache(256)
@@ -50,7 +47,6 @@ def test_auto_takes_the_most_exact_format_that_fits(llama: Path, monkeypatch: py
             assert part in model.quantization_reason
 
 
-@needs_8_bits
 def test_a_chat_that_does_not_fit_leaves_the_smallest_format(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free(monkeypatch, model_size(str(llama)).weights(WEIGHT_FORMATS["int4"]) + 1)
     model = load(llama, quantization="auto", dtype="bfloat16")
@@ -86,7 +82,6 @@ def test_a_model_larger_than_memory_is_refused_with_the_numbers(llama: Path, mon
 FOUR_BITS, EIGHT_BITS, FLOAT8 = quantized.awq(32), quantized.compressed_tensors_int8(), quantized.float8()
 
 
-@needs_8_bits
 @pytest.mark.parametrize(
     ("packing", "settings", "expected"),
     [
@@ -110,7 +105,6 @@ def test_a_quantized_checkpoint_keeps_its_bits_unless_another_format_is_asked_fo
     assert model.quantization_reason is None if is_asked_for else "stored as" in str(model.quantization_reason)
 
 
-@needs_8_bits
 async def test_what_is_known_of_the_model_says_which_format_and_why(llama: Path, tmp_path: Path) -> None:
     save_quantized(llama, EIGHT_BITS, tmp_path / "quantized", tmp_path / "dense")
     async with Engine(EngineSettings(model=str(tmp_path / "quantized"), device="cpu", native=False)) as engine:
@@ -129,7 +123,7 @@ def test_a_gguf_file_keeps_its_own_format(tmp_path: Path) -> None:
 def test_a_device_without_the_format_serves_dequantized_weights(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(served_format, "runs_quantization", lambda *_: False)
     save_quantized(llama, EIGHT_BITS, tmp_path / "quantized", tmp_path / "dense")
     model = load(tmp_path / "quantized")
     assert model.quantization == "none"
