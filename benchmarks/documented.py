@@ -54,8 +54,13 @@ MACHINES = (
             "2026-11-29-bench-epyc-int4-chats",
         ),
     ),
+    MachineRuns(
+        "EPYC with AVX2",
+        ("2026-11-29-bench-avx2-bf16", "2026-11-29-bench-avx2-int", "2026-11-29-bench-avx2-int8"),
+    ),
 )
 PRODUCT = (
+    {"SQLite": "2026-11-29-product-avx2-sqlite", "PostgreSQL": "2026-11-29-product-avx2-postgresql"},
     {"SQLite": "2026-11-29-product-sqlite", "PostgreSQL": "2026-11-29-product-postgresql"},
     {"SQLite": "2026-11-28-product-sqlite", "PostgreSQL": "2026-11-28-product-postgresql"},
 )

@@ -85,11 +85,15 @@ def test_what_is_not_ahead_is_said() -> None:
         if cell is not None and not is_ahead(cell.ratio)
     }
     titles = ("prompt of 1,024", "prompt of 3,900", "prompt of 4,000 beside 4 chats")
-    assert behind == {("Xeon with AMX", title) for title in titles}
-    amx, epyc = MACHINES
+    small = "prompt of 128, 8 bits"
+    assert behind == {("Xeon with AMX", title) for title in titles} | {("EPYC with AVX2", small)}
+    amx, epyc, avx2 = MACHINES
     works = {work.title: work for work in WORKS}
     short, long, beside = (found(amx, works[title]) for title in titles)
     assert {short.peer_name, long.peer_name, beside.peer_name} == {"vLLM"}
+    in_8_bits = found(avx2, works[small])
+    assert in_8_bits.peer_name == "CTranslate2"
+    says(f"of a prompt of 128 takes {in_8_bits.own:.0f} ms, CTranslate2's {in_8_bits.peer:.0f};")
     assert long.own == pytest.approx(long.peer, rel=0.004)
     gaps, gaps_there = (found(machine, Work(DELAY, "", "a prompt of 4,000 comes", "gap")) for machine in (amx, epyc))
     says(
@@ -181,25 +185,6 @@ def test_the_other_runs_are_quoted() -> None:
     says(
         f"decoded one chat at {peer_figures['decode']:.1f} tokens per second beside Deskmate's {own_decode:.1f}",
         f"first token of a prompt of 128 came after {peer_figures['ttft']:,.0f} ms",
-    )
-
-
-def test_what_is_held_to_avx2() -> None:
-    formats = ("bf16", "int8", "int4")
-
-    def of(engine: str, work: str, figure: str) -> list[float]:
-        file = "2026-11-29-bench-held-to-avx2"
-        return [figures(file, engine, work, number_format=each)[figure] for each in formats]
-
-    def leads(work: str, figure: str) -> str:
-        ours, theirs = of("deskmate", work, figure), of("llama.cpp", work, figure)
-        ratios = [b / a if figure == "ttft" else a / b for a, b in zip(ours, theirs, strict=True)]
-        return "{:.2f}, {:.2f} and {:.2f}".format(*ratios)
-
-    says(
-        f"decodes {leads('1 chat', 'decode')} times as fast",
-        f"of a prompt of 128 comes {leads('1 chat', 'ttft')} times as early",
-        f"of 1,024, medians of two, {leads('prompt of 1,024', 'ttft')} times",
     )
 
 
