@@ -191,13 +191,11 @@ class Sources:
         while True:
             shorter = replace(passage, text=text, end=passage.start + len(text))
             tokens = await self._count_tokens(show_source(1, shorter))
-            if tokens <= budget:
+            if tokens <= budget or len(text) <= _MIN_CHARS:
                 return shorter
             kept = text[: min(len(text) * budget // tokens, len(text) * 7 // 8)]
             end = max(kept.rfind("\n", len(kept) // 2), 0) or max(kept.rfind(" "), 0) or len(kept)
-            if end < _MIN_CHARS:
-                return shorter
-            text = text[:end]
+            text = text[: max(end, _MIN_CHARS)]
 
     async def _count_tokens(self, text: str) -> int:
         """Counts the tokens of a source; those of a desk's documents come again and again."""

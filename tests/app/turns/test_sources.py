@@ -306,6 +306,9 @@ async def test_the_best_passage_is_shortened_to_fit(
     await read(services, await start(services))
     assert "zebra 000" in prompt_of(engine)
     assert "zebra 003" not in prompt_of(engine)
+    engine.resize(100)  # a quarter of it does not even hold the title
+    [found] = await services.sources.find(ME, OURS, "zebra?")
+    assert (found.text, found.end) == (table[:40], 90)
 
 
 async def test_tokens_are_estimated_where_the_engine_does_not_tell_them(
