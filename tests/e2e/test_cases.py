@@ -76,6 +76,7 @@ def test_a_resolved_case_becomes_an_article(new_tab: NewTab, server: Server) -> 
     dialog.get_by_role("button", name="Propose", exact=True).dblclick()
     expect(dialog).to_contain_text("Proposed: A <i>loud</i> kettle.")
     expect(dialog).to_contain_text("this is a template with the first question and the last reply")
+    dialog.get_by_role("button", name="Close").dispatch_event("click", {"detail": 2})  # now stands where "Propose" was
     dialog.get_by_role("link", name="Check, edit and publish it").click()
     page = chat.page
     article = page.get_by_role("article", name="A <i>loud</i> kettle")

@@ -27,7 +27,8 @@ function open(title, subtitle) {
   const dialog = make("dialog", { class: "dm-dialog dm-case", "aria-labelledby": "dm-case-title" }, heading, make("p", { dir: "auto" }, subtitle), body, buttons);
   const closed = new AbortController();
   const { signal } = closed;
-  close.addEventListener("click", () => dialog.close());
+  // The second click of a double click may have been meant for a button that has just left its place.
+  close.addEventListener("click", (event) => event.detail < 2 && dialog.close());
   addEventListener("popstate", () => dialog.close(), { signal });
   showDialog(dialog, close).then(() => closed.abort());
   return { dialog, body, buttons, signal };
