@@ -132,8 +132,8 @@ def record_path(place: Path, settings: EngineSettings, dtype: torch.dtype) -> Pa
         OSError: a file cannot be read.
         ModelLoadError: a GGUF file is missing a part, or is damaged.
     """
-    # A rotary embedding may depend on the length.
-    asked = [str(dtype), settings.quantization, settings.max_model_len, settings.kv_cache_dtype]
+    # A rotary embedding may depend on the length; a dtype that is not asked for may give way to the number format.
+    asked = [settings.dtype, str(dtype), settings.quantization, settings.max_model_len, settings.kv_cache_dtype]
     key = environment_hash()
     key.update(json.dumps(asked).encode())
     key.update(b"peft" if importlib.util.find_spec("peft") is not None else b"")  # applies adapters in the folder

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine import EngineSettings
+from engine.execution import load as execution_load
 from engine.execution.load import load_model, prepare_model
 from engine.execution.native import decoder, eligibility, verified
 from engine.execution.native.weights import DecoderWeights
@@ -221,6 +222,17 @@ def test_whatever_a_check_depends_on_makes_it_stale(
             (tmp_path / "code" / "another.py").write_text("changed = True")
             monkeypatch.setattr(verified, "_CODE", (tmp_path / "code",))
     load(path, **settings)
+    assert len(checked) == 2
+
+
+def test_a_dtype_that_gave_way_to_the_number_format_is_not_one_that_is_asked_for(
+    path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (execution_load, model_load):  # what a processor with AVX2 only is given
+        monkeypatch.setattr(module, "choose_dtype", lambda _choice, _device: torch.float32)
+    assert load(path, quantization="int4", dtype="auto").dtype is torch.bfloat16
+    asked_for = load(path, quantization="int4", dtype="float32")
+    assert (asked_for.decoder, asked_for.dtype) == (None, torch.float32)
     assert len(checked) == 2
 
 
