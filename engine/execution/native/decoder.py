@@ -124,9 +124,6 @@ class _Step(ctypes.Structure):
 class Decoder:
     """Computes steps of up to ``max_rows`` rows on a cache.
 
-    Around a step in C++ it calls nothing else that releases the GIL, neither operators of PyTorch nor functions of C
-    that only look something up: where pages are served, each release is a wait of up to 5 ms to get the GIL back.
-
     Args:
         weights: of the model.
         caches: of each layer, in the embedding's dtype or in int8.
@@ -220,6 +217,9 @@ class Decoder:
         host: Host | None = None,
     ) -> MultiStepOutput:
         """Computes a step, samples from it, and decodes further from the sampled tokens.
+
+        Only C++ releases the GIL here, and operators of PyTorch do not, unless logits are kept: where pages are served,
+        each release is a wait of up to 5 ms to get the GIL back.
 
         Args:
             batch: the first step. Its block tables have blocks for all tokens that ``replies`` may grow to.

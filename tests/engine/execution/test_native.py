@@ -154,7 +154,7 @@ def test_rows_that_do_not_fill_their_tiles(tmp_path: Path, settings: dict[str, s
         ({"dtype": "float32"}, (64, 77, LENGTH), 3),
         ({"dtype": "bfloat16"}, (64, 72, 81, 110, LENGTH), 1),
         ({"dtype": "bfloat16"}, (8, 37, LENGTH), 3),
-        pytest.param({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3),
+        ({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3),
         ({"dtype": "bfloat16", "quantization": "int4"}, (33, 70, LENGTH), 3),
     ],
 )
