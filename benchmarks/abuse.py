@@ -183,7 +183,8 @@ async def readers(attacker: Attacker) -> None:
         writer.write(request.encode())
         if request.endswith("\r\n\r\n"):
             try:
-                line = await asyncio.wait_for(reader.readline(), 10)
+                async with asyncio.timeout(10):
+                    line = await reader.readline()
                 attacker.answers["stream " + line.decode().split()[1]] += 1
             except (TimeoutError, ValueError, OSError, IndexError):
                 attacker.answers["stream unanswered"] += 1

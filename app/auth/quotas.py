@@ -179,7 +179,8 @@ class Quotas:
         try:
             while self._spent:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
+                    async with asyncio.timeout(FLUSH_SECONDS):
+                        await self._closing.wait()
                 spent, self._spent = self._spent, Counter()
                 try:
                     await self._uses.add(spent)

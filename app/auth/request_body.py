@@ -66,7 +66,8 @@ def limit_upload(scope: Scope, receive: Receive, limit: int, timeout_s: float) -
 
     async def receive_in_time() -> Message:
         try:
-            return await asyncio.wait_for(receive(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await receive()
         except TimeoutError:
             return {"type": "http.disconnect"}
 

@@ -45,7 +45,8 @@ class RevocationWatcher:
         """Checks every :data:`POLL_SECONDS`, and on request, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._check_requested.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._check_requested.wait()
             self._check_requested.clear()
             with suppress(StorageUnavailable):  # logged by the database layer; responses go on meanwhile
                 await self._check()

@@ -319,7 +319,8 @@ class _Writing:
         with self._replies._cases.signals.watch([case.id]) as changed:
             while True:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), self._checkpoints.seconds_to_tick())
+                    async with asyncio.timeout(self._checkpoints.seconds_to_tick()):
+                        await changed.wait()
                 if changed.is_set():
                     changed.clear()
                     if not await self._is_the_bots():

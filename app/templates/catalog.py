@@ -143,7 +143,8 @@ class Templates:
         """Runs ``work`` outside the event loop. A thread that exceeds the limit runs to its end, which is near."""
         async with self._one_at_a_time:
             try:
-                return await asyncio.wait_for(asyncio.to_thread(work), MAX_TRY_SECONDS)
+                async with asyncio.timeout(MAX_TRY_SECONDS):
+                    return await asyncio.to_thread(work)
             except TimeoutError:
                 raise InvalidInput(
                     f"This text took longer than {MAX_TRY_SECONDS:g} seconds to fill in. Write it with fewer "

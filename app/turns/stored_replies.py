@@ -118,7 +118,8 @@ class StoredTurns:
     async def _next_look(self, changed: asyncio.Event) -> None:
         """Waits for a notification that the reply changed, at most ``poll_seconds``."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), self._poll_seconds)
+            async with asyncio.timeout(self._poll_seconds):
+                await changed.wait()
         changed.clear()
 
 

@@ -55,7 +55,8 @@ async def run(command: Sequence[str | Path], **environment: str) -> str:
         env=os.environ | ENVIRONMENT | environment,
     )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

@@ -42,7 +42,8 @@ class Reader:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(lambda: condition() or self._ended), 60)
+            async with asyncio.timeout(60):
+                await self._changed.wait_for(lambda: condition() or self._ended)
         if self._ended:
             await self._task  # raises what ended it
         assert condition(), (self.notices, self.end)

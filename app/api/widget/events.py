@@ -154,7 +154,8 @@ class WidgetStream:
         try:
             while not woken.is_set() and live.buffer.end is None and self._live() is live:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(grown.wait(), STREAMING_LOOK_SECONDS)
+                    async with asyncio.timeout(STREAMING_LOOK_SECONDS):
+                        await grown.wait()
                 await asyncio.sleep(COALESCE_SECONDS)
                 grown.clear()
                 text = live.buffer.text
@@ -173,7 +174,8 @@ class WidgetStream:
         if self._live() is None:
             seconds = STREAMING_LOOK_SECONDS if self._is_streaming else LOOK_SECONDS * random.uniform(0.7, 1.3)
             with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await woken.wait()
         await asyncio.sleep(COALESCE_SECONDS)
 
     def _live(self) -> LiveReply | None:

@@ -197,6 +197,18 @@ async def test_whatever_fails_people_have_the_case(here: BotDesk, engine: FakeEn
     engine.ready = True
 
 
+async def test_a_change_of_the_case_as_its_reply_fails_keeps_no_one_waiting(
+    here: BotDesk, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_tokens: int) -> None:
+        here.cases.signals.changed(*here.services._bot._tasks)
+        raise EngineFailedError("The engine failed.")
+
+    monkeypatch.setattr(engine, "_admit", fail)
+    case_id = await write(here, "How long?")
+    assert await status(here, case_id) == (CaseStatus.OPEN, HandOffReason.FAILURE)
+
+
 async def test_a_small_model_offers_what_the_search_found_and_people(here: BotDesk, engine: FakeEngine) -> None:
     engine._info = replace(engine.info, num_parameters=1000)
     case_id = await write(here, "How long?")

@@ -280,7 +280,8 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         changed = asyncio.Event()
         reader = turns.reader(stranger, turn_id, 0, lambda _now: changed.set())
         try:
-            await asyncio.wait_for(changed.wait(), 60)
+            async with asyncio.timeout(60):
+                await changed.wait()
             assert reader.take() == []
         finally:
             await reader.close()

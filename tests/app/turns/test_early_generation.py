@@ -155,5 +155,6 @@ async def test_who_reads_a_reply_that_cannot_go_on_is_told(
     write.allowed.set()
     with pytest.raises(Conflict):
         await resumed
-    assert isinstance((await asyncio.wait_for(reading, 10))[-1], TurnEnd)
+    async with asyncio.timeout(10):
+        assert isinstance((await reading)[-1], TurnEnd)
     assert (await services.conversations.get_message(ME, ref.message_id)).content == "half "

@@ -30,7 +30,8 @@ async def test_a_model_that_calls_tools_where_it_must_answer_ends_its_reply(
     monkeypatch.setattr(tool_rounds, "MAX_ROUNDS", 3)
     engine.default = Script(pieces=ORDER)  # as a model server that ignores tool_choice
     ref = await start(services)
-    await asyncio.wait_for(read(services, ref), 10)
+    async with asyncio.timeout(10):
+        await read(services, ref)
     uses = (await last(services, ref)).tool_uses
     assert [use.status for use in uses] == [*3 * [ToolUseStatus.DONE], ToolUseStatus.FAILED]
     assert uses[-1].result == tool_rounds.TOO_MANY_ROUNDS

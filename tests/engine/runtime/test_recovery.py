@@ -137,7 +137,8 @@ async def test_a_reply_that_ended_before_the_failure_has_its_end(
     monkeypatch.setattr(OutputProcessor, "expire_overdue", expire)
     with pytest.raises(EngineFailedError):
         await fails
-    assert (await asyncio.wait_for(ends, 10))[-1].finish_reason is FinishReason.DEADLINE
+    async with asyncio.timeout(10):
+        assert (await ends)[-1].finish_reason is FinishReason.DEADLINE
     await settled(engine)
 
 
@@ -153,7 +154,8 @@ async def test_a_reply_whose_end_is_what_fails_is_told(engine: Engine, monkeypat
 
     monkeypatch.setattr(BlockPool, "release", fail_once)
     with pytest.raises(EngineFailedError, match="no request holds it"):
-        await asyncio.wait_for(begin(engine, 20, SHORT), 10)
+        async with asyncio.timeout(10):
+            await begin(engine, 20, SHORT)
     await settled(engine)
 
 
