@@ -60,8 +60,8 @@ MACHINES = (
     ),
 )
 PRODUCT = (
+    {"SQLite": "2026-11-30-product-sqlite", "PostgreSQL": "2026-11-30-product-postgresql"},
     {"SQLite": "2026-11-29-product-avx2-sqlite", "PostgreSQL": "2026-11-29-product-avx2-postgresql"},
-    {"SQLite": "2026-11-29-product-sqlite", "PostgreSQL": "2026-11-29-product-postgresql"},
     {"SQLite": "2026-11-28-product-sqlite", "PostgreSQL": "2026-11-28-product-postgresql"},
 )
 """Runs of the whole product on both databases; the first one, the newest, has the picture."""

@@ -254,13 +254,15 @@ def test_long_contexts_and_structured_output() -> None:
 
 def test_the_whole_product() -> None:
     """The table has the figures; here is what is said of them."""
-    for run in PRODUCT:
-        shares = {name: result(file)["share_of_engine"] for name, file in run.items()}
-        assert shares["PostgreSQL"] < MIN_ENGINE_SHARE <= shares["SQLite"] < TARGET_ENGINE_SHARE
+    shares = [{name: result(file)["share_of_engine"] for name, file in run.items()} for run in PRODUCT]
+    assert all(MIN_ENGINE_SHARE <= run["SQLite"] < TARGET_ENGINE_SHARE for run in shares)
+    assert [run["PostgreSQL"] >= MIN_ENGINE_SHARE for run in shares] == [True, False, False]
     says(
-        f"PostgreSQL misses the goal of {percent(MIN_ENGINE_SHARE)}, "
-        f"and both miss the aim of {percent(TARGET_ENGINE_SHARE)}"
+        f"Both miss the aim of {percent(TARGET_ENGINE_SHARE)}; PostgreSQL reaches the goal of "
+        f"{percent(MIN_ENGINE_SHARE)} in the newest run only"
     )
+    before = [result(f"2026-11-29-product-{name}")["share_of_engine"] for name in ("sqlite", "postgresql")]
+    says(f"SQLite had kept {before[0]:.1%} and PostgreSQL {before[1]:.1%} before".replace("%", " %"))
     runs = [result(file) for run in PRODUCT for file in run.values()]
     ((people, seconds, repeats),) = {
         (*(run["asked"][key] for key in ("people", "seconds", "repeats")),) for run in runs
