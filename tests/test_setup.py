@@ -226,6 +226,7 @@ def test_without_uv_on_the_path_pip_installs_the_pinned_one_by_its_hash(checkout
     assert checkout.installed("demo") == "1"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("version", ["uv 0.12.9", "uv 0.12.9 (0123 2025-01-01)", "no version"])
 def test_a_uv_that_is_too_old_is_not_used(checkout: Checkout, version: str) -> None:
     checkout.program("uv", f"[ $1 = --version ] && echo '{version}' && exit; touch used; exit 1")
@@ -271,17 +272,20 @@ def test_the_password_of_a_mirror_is_used_and_not_shown(checkout: Checkout, inde
     assert f"Basic {base64.b64encode(b'user:secret').decode()}" in index.authorizations
 
 
+@pytest.mark.full
 def test_settings_of_uv_come_before_those_of_pip(checkout: Checkout, index: Index) -> None:
     status, output = checkout.run(UV_DEFAULT_INDEX=index.url, PIP_LISTS="global.index-url='http://127.0.0.1:9/simple'")
     assert status == 0, output
     assert "pip's settings" not in output
 
 
+@pytest.mark.full
 def test_settings_of_uv_do_not_change_what_is_installed(checkout: Checkout) -> None:
     checkout.run(UV_NO_VERIFY_HASHES="1", UV_EXCLUDE_NEWER="2000-01-01", UV_SYSTEM_PYTHON="1", UV_PYTHON="3.99")
     assert checkout.installed("demo") == "1"
 
 
+@pytest.mark.full
 def test_pips_environment_is_used_where_venv_has_no_pip(checkout: Checkout, index: Index) -> None:
     shutil.rmtree(checkout.packages / "pip")
     status, output = checkout.run(PIP_INDEX_URL=index.url)
@@ -325,6 +329,7 @@ def test_a_set_up_that_is_killed_starts_again_and_installs_everything(
 
 
 @pytest.mark.full
+@pytest.mark.full
 def test_a_venv_that_was_not_made_completely_is_made_again(checkout: Checkout, index: Index) -> None:
     (checkout.folder / ".venv/made").unlink()
     (checkout.packages / "remains.py").touch()
@@ -334,6 +339,7 @@ def test_a_venv_that_was_not_made_completely_is_made_again(checkout: Checkout, i
     assert not (checkout.packages / "remains.py").exists()
 
 
+@pytest.mark.full
 def test_a_venv_without_its_python_is_made_again(checkout: Checkout, index: Index) -> None:
     assert checkout.run()[0] == 0
     (checkout.folder / ".venv/bin/python").unlink()
@@ -407,6 +413,7 @@ def test_the_cpu_build_comes_from_pytorchs_index(checkout: Checkout, cpu_index: 
     assert checkout.installed("torch") == "2+cpu"
 
 
+@pytest.mark.full
 @linux_only
 def test_the_users_own_index_may_have_the_cpu_build(checkout: Checkout, cpu_index: Index) -> None:
     status, output = checkout.run(TORCH="cpu", TORCH_INDEX="http://127.0.0.1:9/whl")
@@ -414,6 +421,7 @@ def test_the_users_own_index_may_have_the_cpu_build(checkout: Checkout, cpu_inde
     assert checkout.installed("torch") == "2+cpu"
 
 
+@pytest.mark.full
 @linux_only
 def test_without_pytorchs_index_torch_comes_from_the_package_index(checkout: Checkout, cpu_index: Index) -> None:
     del cpu_index.wheels["torch-2+cpu-py3-none-any.whl"]
@@ -539,6 +547,7 @@ def is_running(process_id: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of a process from /proc")
 def test_npm_that_hangs_is_stopped_with_what_it_started(npm_checkout: Path) -> None:
     done = set_up(npm_checkout, "sleep 600 & echo $! > child; wait", NPM_TIMEOUT_S="1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.chat_page import ChatPage
@@ -66,6 +67,7 @@ def test_a_summary_leads_to_the_messages_that_it_rests_on(new_tab: NewTab, serve
     expect(dialog).to_have_count(0)
 
 
+@pytest.mark.full
 def test_a_resolved_case_becomes_an_article(new_tab: NewTab, server: Server) -> None:
     seed_conversation(server.data_dir, "A <i>loud</i> kettle", ["Why is it loud?", "Limescale: descale it."])
     chat = new_tab()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.chat_page import REPLY_MS, ChatPage
@@ -72,6 +73,7 @@ def test_replies_are_compared_and_one_is_kept(chat: ChatPage, new_tab: NewTab) -
     expect(chat.users).to_have_count(2)
 
 
+@pytest.mark.full
 def test_a_comparison_outlives_its_tab_and_is_stopped_as_a_whole(chat: ChatPage) -> None:
     page = chat.page
     compare(chat, "Tell me a long story", length="15000")

@@ -271,6 +271,7 @@ def test_tags_that_are_read_again_stay_under_the_pointer(seeded: ChatPage) -> No
     expect(page.locator(".dm-tags")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_a_reply_that_ends_elsewhere_is_marked_until_it_is_opened(chat: ChatPage, new_tab: NewTab) -> None:
     chat.send("this one ends elsewhere")
     conversation = chat.conversation_id

@@ -67,6 +67,7 @@ def test_chats_move_by_menu_and_by_drag_and_stay_when_their_folder_goes(seeded: 
     expect(seeded.titles).to_have_text(list(TITLES))
 
 
+@pytest.mark.full
 def test_many_are_selected_by_range_and_changed_at_once(seeded: ChatPage, tmp_path: Path) -> None:
     page = seeded.page
     bar = page.get_by_role("group", name="Selected conversations")

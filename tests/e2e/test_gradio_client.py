@@ -41,7 +41,7 @@ def reply_of(server: Server, conversation_id: str) -> dict[str, Any]:
 
 
 def test_a_reply_comes_in_pieces(server: Server) -> None:
-    with run(server, 2000) as program:
+    with run(server, 500) as program:
         assert program.stdout is not None
         lines = [line.split() for line in program.stdout]
     assert program.returncode == 0

@@ -84,7 +84,7 @@ def test_hostile_replies_are_shown_and_never_run(server: Server, reader: ChatPag
     assert chat.text(0) == hostile[0], "raw HTML is shown as it was written"
 
 
-@pytest.mark.parametrize("step", [1, 7])
+@pytest.mark.parametrize("step", [1, pytest.param(7, marks=pytest.mark.full)])
 def test_hostile_text_in_pieces(reader: ChatPage, step: int) -> None:
     """Half a tag must not become a tag when its other half arrives."""
     script = """async ([text, step]) => {

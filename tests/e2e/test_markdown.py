@@ -326,6 +326,7 @@ def test_one_block_that_grows_keeps_its_parts(reader: ChatPage, text: str, selec
     assert grown["grown"] == grown["whole"]
 
 
+@pytest.mark.full
 def test_what_is_finished_is_not_drawn_again_while_a_text_grows(reader: ChatPage) -> None:
     section = "## Part N\n\nSome **bold** text, N.\n\n- one\n- two\n\n| A | B |\n| - | - |\n| N | 2 |\n\n> quote\n\n"
     grown = reader.page.evaluate(GROW, section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.e2e.chat_page import ChatPage, letters
@@ -138,6 +139,7 @@ def test_while_a_reply_is_written_nothing_else_begins(chat: ChatPage) -> None:
     chat.stop()
 
 
+@pytest.mark.full
 def test_what_is_being_edited_survives_a_reload_and_news_from_another_tab(new_tab: NewTab, server: Server) -> None:
     here, there = new_tab().open(), new_tab().open()
     short_replies(here)

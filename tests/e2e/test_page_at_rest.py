@@ -35,6 +35,7 @@ def wait_for_rest(page: Page) -> None:
     raise AssertionError("It still asks for frames: each draws the page, for as long as it is open.")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not ARE_PATCHES_ON, reason="Gradio alone draws on for ever")
 def test_a_page_that_nobody_touches_draws_nothing(new_browser: NewBrowser, server: Server) -> None:
     page = new_browser(server).new_page()

@@ -59,6 +59,7 @@ def test_a_reply_that_a_stop_string_cut_says_so_and_unknown_numbers_are_not_show
     expect(short.page.get_by_role("button", name="Continue this reply")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_continue_is_not_offered_where_the_model_server_cannot(short: ChatPage) -> None:
     short.ask("cut short")
     resume = short.page.get_by_role("button", name="Continue this reply")
@@ -93,6 +94,7 @@ def test_a_conversation_without_messages_is_not_a_blank_page(short: ChatPage) ->
     expect(page.locator(".dm-temporary")).to_be_visible()
 
 
+@pytest.mark.full
 def test_settings_whose_save_fails_after_the_chat_was_left_are_told_of_and_saved_later(short: ChatPage) -> None:
     page = short.page
     short.ask("settings lost")
@@ -127,6 +129,7 @@ def test_settings_whose_save_fails_after_the_chat_was_left_are_told_of_and_saved
     expect(short.setting("Temperature")).to_have_value("0.35")
 
 
+@pytest.mark.full
 def test_a_page_that_is_opened_at_a_conversation_asks_for_the_list_and_its_tags_once(
     short: ChatPage,
 ) -> None:

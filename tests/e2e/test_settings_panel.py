@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Request, expect
 
 from tests.e2e.chat_page import ChatPage
@@ -33,6 +34,7 @@ def test_settings_survive_a_reload(chat: ChatPage) -> None:
     expect(chat.page.get_by_label("Stop strings")).to_have_value("END\nSTOP")
 
 
+@pytest.mark.full
 def test_settings_of_a_chat_not_yet_begun_survive_a_reload_and_go_with_it(chat: ChatPage) -> None:
     chat.open_settings()
     chat.set_number("Temperature", "1.4")
@@ -197,6 +199,7 @@ def _choose_prompt(chat: ChatPage, title: str) -> None:
     chat.page.get_by_role("option", name=title, exact=True).click()
 
 
+@pytest.mark.full
 def test_the_prompt_chosen_last_goes_with_a_message_and_a_late_one_stays_out_of_other_chats(chat: ChatPage) -> None:
     _short_chat(chat, "the one that is left")
     choice = chat.page.get_by_role("combobox", name="System prompt")
@@ -252,6 +255,7 @@ def test_a_text_written_after_a_prompt_was_chosen_stays(chat: ChatPage) -> None:
     assert chat.page.evaluate("window.deskmate.settings.value.system_prompt") == "Answer in one word."
 
 
+@pytest.mark.full
 def test_without_a_server_a_prompt_is_refused_but_none_and_an_own_text_are_not(chat: ChatPage) -> None:
     with chat.page.expect_event("requestfinished", lambda one: "gradio_api/run/" in one.url):  # as in the next test
         chat.open_settings()

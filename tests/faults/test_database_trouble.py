@@ -190,6 +190,7 @@ async def lock_and_let_go(start: Start, database: Engine, tmp_path: Path, second
     assert "Traceback" not in server.log
 
 
+@pytest.mark.full
 async def test_locked_by_another_program(start: Start, database: Engine, tmp_path: Path) -> None:
     await lock_and_let_go(start, database, tmp_path, 0, constants=IMPATIENT)
 

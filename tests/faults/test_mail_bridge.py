@@ -164,6 +164,7 @@ async def test_a_mail_becomes_a_case_and_the_reply_a_threaded_mail(office: Offic
     assert b"angry" not in b"".join(office.smtp.raw)
 
 
+@pytest.mark.full
 async def test_whatever_kills_it_no_mail_is_lost_and_one_is_sent_twice_only_where_smtp_cannot_tell(
     office: Office,
 ) -> None:
@@ -188,6 +189,7 @@ async def test_whatever_kills_it_no_mail_is_lost_and_one_is_sent_twice_only_wher
     assert texts == [f"Mail {number}" for number in range(len(acts) + 2)]
 
 
+@pytest.mark.full
 async def test_machines_are_not_answered_and_their_mails_are_notes(office: Office) -> None:
     office.put("Hello?")
     await office.run_whole()
@@ -214,6 +216,7 @@ async def test_a_stranger_who_knows_an_id_does_not_reach_the_case(office: Office
     assert {case["contact"]["email"] for case in await office.cases()} == {"eva@example.org", "mallory@example.com"}
 
 
+@pytest.mark.full
 async def test_the_mailbox_numbered_anew_brings_no_message_twice(office: Office) -> None:
     office.put("Once")
     await office.run_whole()
@@ -224,6 +227,7 @@ async def test_the_mailbox_numbered_anew_brings_no_message_twice(office: Office)
     assert len(await office.messages(case["id"])) == 1
 
 
+@pytest.mark.full
 async def test_a_reply_that_no_server_takes_is_a_note_and_one_that_is_put_off_is_sent_later(office: Office) -> None:
     office.put("Hello?")
     await office.run_whole()

@@ -111,6 +111,7 @@ async def make_due_mail(url: str) -> None:
     await desk.database.close()
 
 
+@pytest.mark.full
 async def test_a_server_of_mail_that_hangs_holds_up_no_end_and_gets_the_mail_after_the_next_start(
     start: Start, database_url: str | None, tmp_path: Path
 ) -> None:

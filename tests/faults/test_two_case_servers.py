@@ -185,6 +185,7 @@ async def test_what_happens_at_one_server_is_seen_at_the_other_at_once(
         assert all("regular" not in json.dumps(seen.seen) for seen in (visitors_tab, other_tab))
 
 
+@pytest.mark.full
 async def test_without_notifications_each_server_looks_from_time_to_time(
     start: Start, database: Engine, database_url: str
 ) -> None:
@@ -280,6 +281,7 @@ async def test_people_get_a_case_whose_bot_died_with_its_server(
         assert PERSON in (await tab.until("message", author__kind="system"))["text"]
 
 
+@pytest.mark.full
 async def test_snoozed_cases_wake_once_and_webhooks_are_told_once(
     start: Start, database: Engine, database_url: str
 ) -> None:

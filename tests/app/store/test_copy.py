@@ -683,6 +683,7 @@ def test_the_comparison_sees_every_change(source: str, tmp_path: Path, spoiled: 
             copied(source, f"sqlite:///{tmp_path / f'{number}.db'}")
 
 
+@pytest.mark.full
 def test_the_comparison_sees_a_change_in_postgresql(source: str, postgres: PostgresServer, spoiled: list[str]) -> None:
     spoiled.append("UPDATE message SET content = content || ' ' WHERE position = 4 AND deletion IS NULL")
     with pytest.raises(MaintenanceError, match=r"not the same as .*: the message .* content"):
@@ -733,7 +734,7 @@ WRITTEN = (
     [
         ("sqlite", RENAMED),
         ("sqlite", RENAMED_PERSON),
-        ("postgresql", WRITTEN),
+        pytest.param("postgresql", WRITTEN, marks=pytest.mark.full),
         pytest.param("postgresql", RENAMED, marks=pytest.mark.full),
         pytest.param("postgresql", RENAMED_PERSON, marks=pytest.mark.full),
         pytest.param("sqlite", WRITTEN, marks=pytest.mark.full),
@@ -796,6 +797,7 @@ def test_two_copies_at_once(source: str, postgres: PostgresServer) -> None:
             copied(source, url)
 
 
+@pytest.mark.full
 def test_a_value_that_the_target_cannot_take(source: str, postgres: PostgresServer, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
         connection.execute("UPDATE conversation SET title = ? WHERE pinned", ("x" * 300,))
