@@ -75,3 +75,23 @@ def test_a_draft_is_written_changed_used_and_reviewed(
     expect(card).to_contain_text("Changed before it was used: 3 words added, 1 removed.")
     expect(card.locator("ins")).to_have_text("Dear Eve, it")
     expect(card.locator("del")).to_have_text("It")
+
+
+def test_a_draft_in_a_chat_that_was_new_is_of_that_chat_with_its_sources(
+    elsewhere: Elsewhere, front: Server, new_browser: NewBrowser
+) -> None:
+    chat = ChatPage(new_browser(front).new_page(), front.url).open()
+    page = chat.page
+    add_document(page, front.url)
+    chat.reload().open_settings()
+    page.get_by_role("checkbox", name="Knowledge").check()
+    elsewhere.server.say(words("It lasts 31 months [1]."), words("A title"))
+    chat.ask(MESSAGE)
+    elsewhere.server.say(words("31 months [1]."))
+    page.get_by_role("button", name="Draft a reply").click()
+    expect(panel(page).get_by_text("The draft is ready.")).to_be_visible()
+    expect(panel(page).locator(".dm-citation")).to_have_count(1)
+    conversations = page.request.get(f"{front.url}/api/conversations").json()["items"]
+    assert [one["id"] for one in conversations] == [chat.conversation_id]
+    chat.reload()
+    expect(text(page)).to_have_value("31 months [1].")

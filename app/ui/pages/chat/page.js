@@ -233,10 +233,10 @@ class Page {
         onConversationShown: (conversation, how) => {
           this.navigation.onConversationShown(conversation, how);
           this.attached?.show(); // missing while it is being made
-          if (how?.again) this.drafts.messagesChanged();
+          if (how?.again) this.#messagesChanged();
           else this.drafts.use(conversation?.id ?? null);
         },
-        onMessageSent: () => this.drafts.messagesChanged(),
+        onMessageSent: () => this.#messagesChanged(),
         onConversationMissing: () => this.navigation.onConversationMissing(),
         setReplying: (active) => this.#setReplying(active),
         setConnected: (connected) => this.#setConnected(connected),
@@ -244,6 +244,12 @@ class Page {
       },
       chat,
     );
+  }
+
+  #messagesChanged() {
+    const { conversationId } = this.openConversation;
+    if (conversationId !== null) this.drafts.keepFor(conversationId);
+    this.drafts.messagesChanged();
   }
 
   /** @param {Chat["welcome"]} welcome */

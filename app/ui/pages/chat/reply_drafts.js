@@ -70,6 +70,13 @@ export class ReplyDrafts {
     this.#show();
   }
 
+  /** A message has made a conversation of the new chat: the chat's draft is of it now. @param {string} conversationId */
+  keepFor(conversationId) {
+    if (this.#state.conversationId !== null) return;
+    if (this.#runs.has(this.#state)) this.use(conversationId); // the draft is making a conversation of its own
+    else this.#state.moveTo(conversationId);
+  }
+
   /** A conversation was deleted. @param {string} conversationId */
   forget(conversationId) {
     const isIts = (/** @type {DraftState} */ state) => state.conversationId === conversationId;
