@@ -183,7 +183,7 @@ class Collections:
         await self._database.write(work)
 
     async def members(self, user_id: str, collection_id: str) -> list[CollectionMemberView]:
-        """The members of a collection, by name.
+        """The users who are members of a collection, by name. An inbox's account is none: see :meth:`use`.
 
         Raises:
             NotFound: the collection is missing, or the user may not use it.
@@ -195,7 +195,7 @@ class Collections:
             rows = session.execute(
                 select(CollectionMember.user_id, shown_name(Account).label("name"), CollectionMember.may_edit)
                 .join(Account, Account.id == CollectionMember.user_id)
-                .where(CollectionMember.collection_id == collection_id)
+                .where(CollectionMember.collection_id == collection_id, Account.kind == "person")
                 .order_by("name", CollectionMember.user_id)
             )
             return [CollectionMemberView(user_id=row.user_id, name=row.name, may_edit=row.may_edit) for row in rows]
@@ -237,7 +237,12 @@ class Collections:
 
         def work(session: Session) -> None:
             _administered(session, user_id, collection_id)
-            is_member = (CollectionMember.collection_id == collection_id) & (CollectionMember.user_id == member_id)
+            users = select(Account.id).where(Account.kind == "person")  # an inbox would go on to name the collection
+            is_member = and_(
+                CollectionMember.collection_id == collection_id,
+                CollectionMember.user_id == member_id,
+                CollectionMember.user_id.in_(users),
+            )
             if not is_id(member_id) or not change_rows(session, delete(CollectionMember).where(is_member)):
                 raise NotFound("This collection has no such member.")
             add_event(session, user_id, AuditAction.COLLECTION_MEMBER_REMOVED, collection_id, user_id=member_id)

@@ -13,8 +13,15 @@ from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.knowledge import AddedDocument, DocumentState, NewChunk, ReadingJob
 from app.errors import Conflict, LimitReached, NotAllowed, NotFound
 from app.services.container import Services
+from app.store.cases.inboxes import Inboxes
 from app.store.db.database import Database
-from app.store.db.knowledge_models import KNOWLEDGE_COLLECTION_ID, Chunk, ChunkEntry, DocumentVersion
+from app.store.db.knowledge_models import (
+    KNOWLEDGE_COLLECTION_ID,
+    Chunk,
+    ChunkEntry,
+    CollectionMember,
+    DocumentVersion,
+)
 from app.store.db.models import Account, AuditEvent, Conversation
 from app.store.knowledge.collections import Collections
 from app.store.knowledge.documents import Documents
@@ -309,6 +316,20 @@ async def test_operators_of_the_databases_are_words(database: Database) -> None:
             found = await search.search(LOCAL_USER_ID, query, collections=asked)
             names_a_word = "refund" in query.lower() and (asked is None or len(asked) == 1)
             assert bool(found) == names_a_word, query
+
+
+async def test_the_inbox_that_answers_from_a_collection_is_no_member_to_be_removed(database: Database) -> None:
+    collections = Collections(database)
+    made = await collections.create(LOCAL_USER_ID, "Terms")
+    inbox = await Inboxes(database).create(LOCAL_USER_ID, name="Shop", collections=[made.id])
+    assert await collections.members(LOCAL_USER_ID, made.id) == []
+    account = sa.select(CollectionMember.user_id).where(CollectionMember.collection_id == made.id)
+    id = await database.read(lambda session: session.scalar(account))
+    assert id is not None
+    with pytest.raises(NotFound):
+        await collections.remove_member(LOCAL_USER_ID, made.id, id)
+    assert await collections.require_usable(id, [made.id]) == [made.id]
+    assert [one.name for one in (await collections.use(LOCAL_USER_ID, made.id)).inboxes] == [inbox.name]
 
 
 async def test_a_person_goes_and_their_documents_stay(services: Services) -> None:
