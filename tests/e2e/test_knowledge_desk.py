@@ -130,6 +130,37 @@ def test_an_admin_makes_a_collection_for_members_with_the_keyboard(
         expect(ada.locator("tbody").get_by_text(action, exact=True).first).to_be_visible()
 
 
+def test_names_of_one_long_word_fit_a_phone_and_the_inboxes_are_named(
+    people_server: Server, new_browser: NewBrowser
+) -> None:
+    ada = make_people(people_server, new_browser)["admin"]
+    word = "Rückgabebedingungen" * 10
+    manual = f"# {word}\n\n## {word}\n\nThe deadline is thirty days. {word}\n".encode()
+
+    def post(path: str, **body: object) -> str:
+        sent = ada.request.post(f"{people_server.url}{path}", headers={"Origin": people_server.url}, **body)  # type: ignore[arg-type]
+        assert sent.ok, sent.text()
+        return str(sent.json()["id"])
+
+    collection = post("/api/kb/collections", data={"name": word[:100], "description": word, "everyone": True})
+    post("/api/inboxes", data={"name": word[:80], "collections": [collection]})
+    file: FilePayload = {"name": f"{word}.md", "mimeType": "text/markdown", "buffer": manual}
+    post("/api/kb/documents", multipart={"file": file, "collection": collection})
+    go(ada, people_server, f"knowledge/{collection}")
+    expect(ada.locator("tbody")).to_contain_text("Ready")
+    ada.get_by_label("Try a search").fill("deadline")
+    ada.get_by_role("button", name="Search", exact=True).click()
+    expect(ada.get_by_text("1 passage found")).to_be_visible()
+    ada.get_by_role("button", name="Passages of").click()
+    expect(ada.get_by_role("heading", name="Passages of")).to_be_focused()
+    ada.get_by_role("button", name="Manage collection").click()
+    expect(ada.locator(".dk-inboxes")).to_contain_text("answers its visitors from this collection")
+    expect(ada.get_by_text("There are no members yet.")).to_be_visible()
+    ada.get_by_role("button", name="Delete collection").click()
+    expect(ada.get_by_role("button", name="for good")).to_be_visible()
+    check_accessible(ada)
+
+
 def ask_sources(page: Page, server: Server, *texts: str) -> None:
     """Sends messages of chats of their own that use the first collection, and waits for their replies."""
     for text in texts:

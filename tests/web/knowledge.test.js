@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { deletionText, isSettled, scoreText, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
+import { deletionText, inboxesText, isSettled, scoreText, sizeText, stateText } from "../../app/ui/pages/desk/knowledge_texts.js";
 
 test("a document's state says whether an older version is searched meanwhile", () => {
   const text = (state, version, progress = 0) => stateText({ state, version, progress });
@@ -32,4 +32,10 @@ test("who deletes a collection reads how many documents go and which chats use i
   const [mail, web] = ["Mail", "Web"].map((name) => ({ id: name, name }));
   assert.match(text(1, 0, [], [mail]), / The inbox Mail will answer without it\. No chat uses it\.$/);
   assert.match(text(1, 0, [], [mail, web]), / The inboxes Mail, Web will answer without it\./);
+});
+
+test("the inboxes that answer from a collection are named", () => {
+  const [mail, web] = ["Mail", "Web"].map((name) => ({ id: name, name }));
+  assert.match(inboxesText([mail]), /^The inbox Mail answers its visitors from this collection/);
+  assert.match(inboxesText([mail, web]), /^The inboxes Mail, Web answer their visitors/);
 });

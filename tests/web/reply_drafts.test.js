@@ -27,8 +27,9 @@ test("a customer gets the text without its sources' numbers; other brackets and 
   assert.equal(withoutCitations("`x[1]` and \\[1] [2]\n```\ny[1]\n```", SOURCES), "`x[1]` and \\[1]\n```\ny[1]\n```");
   assert.equal(withoutCitations("[1]", []), "[1]");
   assert.deepEqual(citedIn("a [2] `[1]`", SOURCES), [SOURCES[1]]);
-  assert.equal(withSourceList("a [2] b [1] ", SOURCES), "a [2] b [1]\n\n[1] T1: H\n[2] T2");
+  assert.equal(withSourceList("a [2] b [1] ", SOURCES), "a [2] b [1]\n\n[1] T1 > H\n[2] T2");
   assert.equal(withSourceList("a", SOURCES), "a");
+  assert.equal(withSourceList("a [1]", [{ ...SOURCES[0], heading: "T1 > H" }]), "a [1]\n\n[1] T1 > H");
 });
 
 test("a draft is kept per conversation, with every version; what was being written is cut short by a reload", () => {
@@ -78,6 +79,7 @@ function page({ id = "a", typed = "Where is it?" } = {}) {
     notify: () => undefined,
     prepare: async (current, text, onCreated) => {
       prepared.push([current, text]);
+      await undefined; // the server takes its time
       if (current === null) onCreated("new");
       return current ?? "new";
     },
@@ -170,6 +172,27 @@ test("a new chat becomes a conversation, and a chat that is left goes on with it
   assert.equal(shown.at(-1).text, null);
   drafts.use("new");
   assert.deepEqual([shown.at(-1).text, shown.at(-1).isOpen], ["There.", true]);
+  raise("pagehide");
+});
+
+test("a message makes a conversation of a new chat: its draft is written there, and not in another one", async () => {
+  const { drafts, prepared } = page({ id: null, typed: "" });
+  drafts.keepFor("a");
+  drafts.open();
+  await turns();
+  assert.deepEqual(prepared, [["a", "The last message"]]);
+  drafts.keepFor("b"); // a draft of a conversation stays there
+  raise("pagehide");
+  assert.ok(kept.get("deskmate.reply-draft.a"));
+});
+
+test("a message that is sent while a draft makes a conversation of its own does not take that draft", async () => {
+  const { drafts, shown, prepared } = page({ id: null, typed: "" });
+  drafts.open();
+  drafts.keepFor("b");
+  assert.equal(shown.at(-1).isOpen, false);
+  await turns();
+  assert.deepEqual(prepared, [[null, "The last message"]]);
   raise("pagehide");
 });
 

@@ -7,12 +7,18 @@ import { make } from "../../shared/dom.js";
 
 /**
  * The headings above a passage, without the document's title, with which many documents begin.
- * @param {Citation} citation
+ * @param {Pick<Citation, "title" | "heading">} citation
  */
 export function headingBelowTitle({ title, heading }) {
   const [first, ...rest] = heading.split(" > ");
   return first === title ? rest.join(" > ") : heading;
 }
+
+/**
+ * A document's title and the headings below it, as app/domain/knowledge.py joins them.
+ * @param {Pick<Citation, "title" | "heading">} citation
+ */
+export const placeOf = ({ title, heading }) => [title, headingBelowTitle({ title, heading })].filter(Boolean).join(" > ");
 
 export class Citations {
   #shown = "[]";

@@ -1,7 +1,7 @@
 // A reply as Markdown whose citations are footnotes, as the export writes them (app/transfer/markdown.py).
 
 import { replaceNumbers } from "./citation_text.js";
-import { headingBelowTitle } from "./citations.js";
+import { placeOf } from "./citations.js";
 
 /** @import { Citation } from "./types.js" */
 
@@ -21,9 +21,8 @@ export function withFootnotes(text, citations) {
 
 /** @param {Citation} citation */
 function place(citation) {
-  const heading = headingBelowTitle(citation);
-  const where = heading === "" ? citation.title : `${citation.title} > ${heading}`;
-  return citation.version === undefined ? literal(where) : `${literal(where)}, version ${citation.version}`;
+  const where = literal(placeOf(citation));
+  return citation.version === undefined ? where : `${where}, version ${citation.version}`;
 }
 
 /** The text as Markdown that shows it as it is, on one line. @param {string} text */

@@ -1,6 +1,7 @@
 // The text of a draft: which sources it cites, and the same text for a customer, who has no use for their numbers.
 
 import { replaceNumbers } from "../../components/chat/citation_text.js";
+import { placeOf } from "../../components/chat/citations.js";
 
 /** @import { Citation } from "../../components/chat/types.js" */
 
@@ -41,6 +42,6 @@ export function withoutCitations(text, sources) {
  * @param {Citation[]} sources
  */
 export function withSourceList(text, sources) {
-  const lines = citedIn(text, sources).map(({ number, title, heading }) => `[${number}] ${[title, heading].filter(Boolean).join(": ")}`);
+  const lines = citedIn(text, sources).map((source) => `[${source.number}] ${placeOf(source)}`);
   return [text.trim(), lines.join("\n")].filter(Boolean).join("\n\n");
 }

@@ -5,7 +5,7 @@ import { announce, make } from "../../shared/dom.js";
 import { conversationUrl } from "../chat/address.js";
 import { button, field } from "./controls.js";
 import { oneAtATime } from "./desk.js";
-import { deletionText, RIGHTS, USERS } from "./knowledge_texts.js";
+import { deletionText, inboxesText, RIGHTS, USERS } from "./knowledge_texts.js";
 
 /** @import { AccountView, CollectionMemberView, CollectionUse, CollectionView, MemberList, PeopleView, Viewer } from "../../shared/api_types.js" */
 
@@ -154,8 +154,8 @@ export function collectionControls({ viewer, current, changed }) {
    * @param {() => boolean} isShown
    */
   async function showMembers(path, place, run, isShown) {
-    const [{ members }, { people }] = /** @type {[MemberList, PeopleView]} */ (
-      await Promise.all([request("GET", `${path}/members`), request("GET", "/api/people")])
+    const [{ members }, { people }, { inboxes }] = /** @type {[MemberList, PeopleView, CollectionUse]} */ (
+      await Promise.all([request("GET", `${path}/members`), request("GET", "/api/people"), request("GET", `${path}/use`)])
     );
     if (!isShown()) return;
     /** @param {string} id */
@@ -202,6 +202,7 @@ export function collectionControls({ viewer, current, changed }) {
     });
     place.replaceChildren(
       make("p", { class: "dm-hint" }, "Admins may do everything. If every user may search the collection, members are those who may also edit it."),
+      ...(inboxes.length ? [make("p", { class: "dm-hint dk-inboxes", dir: "auto" }, inboxesText(inboxes))] : []),
       members.length ? make("ul", { class: "dk-members", "aria-label": "Members" }, ...members.map(row)) : make("p", {}, "There are no members yet."),
       others.length ? add : make("p", { class: "dm-hint" }, "There is no other user to add."),
     );

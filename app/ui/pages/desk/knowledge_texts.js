@@ -1,5 +1,6 @@
 // What the Knowledge section says of documents and collections.
 
+import { placeOf } from "../../components/chat/citations.js";
 import { make } from "../../shared/dom.js";
 import { plural } from "../../shared/formats.js";
 
@@ -20,11 +21,19 @@ export const RIGHTS = [
 /** Why a question counts as unanswered. @type {Record<GapReason, string>} */
 export const REASONS = { nothing_found: "Nothing found", not_cited: "Nothing cited", disliked: "Disliked" };
 
+/** Which inboxes answer from a collection. @param {CollectionUse["inboxes"]} inboxes  at least one */
+export function inboxesText(inboxes) {
+  const names = inboxes.map(({ name }) => name).join(", ");
+  return inboxes.length === 1
+    ? `The inbox ${names} answers its visitors from this collection, as is chosen under Inboxes.`
+    : `The inboxes ${names} answer their visitors from this collection, as is chosen under Inboxes.`;
+}
+
 /** What deleting a collection does. @param {Pick<CollectionUse, "documents" | "chats" | "own_chats" | "inboxes">} use */
 export function deletionText({ documents, chats, own_chats: own, inboxes }) {
   const names = inboxes.map(({ name }) => name).join(", ");
   const without = inboxes.length ? ` ${inboxes.length === 1 ? "The inbox" : "The inboxes"} ${names} will answer without it.` : "";
-  const removed = `This deletes the collection with ${plural(documents, "document")}. It can't be undone. Replies that cite them keep their quotations.${without}`;
+  const removed = `This deletes the collection with ${plural(documents, "document")}. It can't be undone. Replies that cite its documents keep their quotations.${without}`;
   if (chats === 0) return `${removed} No chat uses it.`;
   const using = `${plural(chats, "chat")} ${chats === 1 ? "uses" : "use"} it as a source, and will need another choice of sources before the next message`;
   return `${removed} ${using}${own.length ? (own.length === chats ? "; yours:" : "; yours among them:") : "."}`;
@@ -56,4 +65,4 @@ export const passageLine = (heading, note, text, ...more) =>
   make("li", {}, make("p", { class: "dm-hint", dir: "auto" }, [heading, note].filter(Boolean).join(" · ")), make("blockquote", { dir: "auto" }, text), ...more);
 
 /** A passage that a search has found. @param {Passage} passage @param {Node[]} more  below it */
-export const passageItem = ({ title, heading, score, text }, ...more) => passageLine([title, heading].filter(Boolean).join(" · "), scoreText(score), text, ...more);
+export const passageItem = (passage, ...more) => passageLine(placeOf(passage), scoreText(passage.score), passage.text, ...more);

@@ -1,5 +1,6 @@
 // Drafts of replies to customers that were used: what the model wrote, and what the agents changed.
 
+import { placeOf } from "../../components/chat/citations.js";
 import { query, request } from "../../shared/api.js";
 import { make } from "../../shared/dom.js";
 import { moment } from "../../shared/formats.js";
@@ -28,9 +29,9 @@ function run({ kind, text }) {
 }
 
 /** @param {Citation} citation */
-function source({ number, title, heading, text }) {
-  const name = `[${number}] ${[title, heading].filter(Boolean).join(": ")}`;
-  return make("details", { class: "dk-thoughts" }, make("summary", { dir: "auto" }, name), make("div", { class: "dk-said-text", dir: "auto" }, text));
+function source(citation) {
+  const name = `[${citation.number}] ${placeOf(citation)}`;
+  return make("details", { class: "dk-thoughts" }, make("summary", { dir: "auto" }, name), make("div", { class: "dk-said-text", dir: "auto" }, citation.text));
 }
 
 /** @param {UsedDraft} draft */
