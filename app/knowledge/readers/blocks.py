@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.errors import TooLarge
+
 #: Called with the fraction that is read, from 0 to 1.
 Progress = Callable[[float], None]
 
 
 MAX_HEADING_CHARS = 200
 """Every chunk has its headings. A longer one is text: it becomes a paragraph, and its beginning is the heading."""
+
+_PARSER_STOPS = "Excessive depth"
+"""What libxml2's messages begin with where elements stand in one another too deeply: in HTML, it drops what follows."""
 
 
 class BlockKind(StrEnum):
@@ -98,6 +103,19 @@ def _shortened(text: str) -> str:
 def _storable(text: str) -> str:
     """The text without NUL and lone surrogates, which broken files contain and databases refuse."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def require_shallow(name: str, message: str) -> None:
+    """Refuses a file at whose nesting the parser of HTML and XML has stopped with this message.
+
+    Raises:
+        TooLarge: it has.
+    """
+    if message.startswith(_PARSER_STOPS):
+        raise TooLarge(
+            f"{name} has more than 256 elements inside one another, which is more than a document may have. Save it in a "
+            "simpler form, such as text, and add it again."
+        )
 
 
 def table_text(rows: list[list[str]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from app.errors import BrokenFile, TooLarge
-from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument, ReadingLimits, table_text
+from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument, ReadingLimits, require_shallow, table_text
 
 if TYPE_CHECKING:
     from docx.document import Document
@@ -46,6 +46,7 @@ def read(data: bytes, name: str, limits: ReadingLimits) -> ReadDocument:
     except (TooLarge, MemoryError):
         raise
     except Exception as error:  # a broken file makes zipfile, lxml and python-docx raise nearly anything
+        require_shallow(name, str(error))
         raise BrokenFile(f"{name} is damaged: it cannot be read as a DOCX. Save it again.") from error
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
 from app.errors import BrokenFile
-from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument, table_text
+from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument, require_shallow, table_text
 from app.knowledge.readers.plain import add_paragraphs
 
 
@@ -15,6 +16,7 @@ def read(data: bytes, name: str) -> ReadDocument:
     import trafilatura
 
     try:
+        _require_shallow(data, name)
         found = trafilatura.bare_extraction(
             data, favor_recall=True, include_comments=False, include_tables=True, with_metadata=True
         )
@@ -28,6 +30,17 @@ def read(data: bytes, name: str) -> ReadDocument:
     except (ValueError, RecursionError, AssertionError) as error:
         raise BrokenFile(f"{name} is no HTML that can be read. Save the page again.") from error
     return builder.finish(title or PurePath(name).stem)
+
+
+def _require_shallow(data: bytes, name: str) -> None:
+    """Raises TooLarge if the parser would leave out text because of its nesting; trafilatura does not say so."""
+    from lxml import etree, html
+
+    parser = html.HTMLParser()
+    with suppress(etree.ParserError):  # such as an empty page
+        html.document_fromstring(data, parser=parser)
+    for entry in parser.error_log:
+        require_shallow(name, entry.message)
 
 
 _BLOCKS = {"head", "p", "list", "table", "code", "quote", "div"}

@@ -159,6 +159,31 @@ def docx_with_span(columns: str) -> bytes:
     return _saved(document)
 
 
+def nested_html(depth: int) -> bytes:
+    """A page whose second paragraph stands in so many elements."""
+    text = "<p>You may return anything within thirty days of the day on which it arrived.</p>"
+    inner = "<p>Abroad it is ninety days, which are counted from the stamp on the parcel.</p>"
+    outside = 3  # html, body and the paragraph itself
+    divs = depth - outside
+    return f"<!doctype html><html><body>{text}{'<div>' * divs}{inner}{'</div>' * divs}{text}</body></html>".encode()
+
+
+def nested_docx(controls: int) -> bytes:
+    """A DOCX with a paragraph in so many content controls, which are two elements each."""
+    document = Document()
+    start, end = "<w:sdt><w:sdtContent>" * controls, "</w:sdtContent></w:sdt>" * controls
+    document.element.body.insert(0, _xml("<w:sdt/>"))
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(_saved(document))) as saved, zipfile.ZipFile(result, "w") as nested:
+        for name in saved.namelist():
+            content = saved.read(name)
+            if name == "word/document.xml":
+                paragraph = f"{start}<w:p><w:r><w:t>Deep.</w:t></w:r></w:p>{end}"
+                content = re.sub(rb"<w:sdt[^>]*/>", paragraph.encode(), content)
+            nested.writestr(name, content)
+    return result.getvalue()
+
+
 def german_docx() -> bytes:
     """A DOCX whose styles have the ids that a German Word gives them."""
     document = Document()

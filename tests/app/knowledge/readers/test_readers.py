@@ -221,6 +221,19 @@ def test_limits_refuse() -> None:
         read_document(b"abcd", "a.txt", limits=ReadingLimits(max_characters=3))
 
 
+def test_nesting_that_a_parser_cuts_off_is_refused() -> None:
+    text = " ".join(block.text for block in read_document(files.nested_html(256), "a.html").blocks)
+    assert ("thirty days" in text, "ninety days" in text) == (True, True)
+    assert "Deep." in [block.text for block in read_document(files.nested_docx(120), "a.docx").blocks]
+    for data, name in (
+        (files.nested_html(257), "a.html"),
+        (files.nested_html(20_000), "a.html"),
+        (files.nested_docx(200), "a.docx"),
+    ):
+        with pytest.raises(TooLarge, match="256 elements inside one another"):
+            read_document(data, name)
+
+
 @pytest.mark.parametrize(
     ("data", "name"),
     [
