@@ -113,8 +113,8 @@ def require_shallow(name: str, message: str) -> None:
     """
     if message.startswith(_PARSER_STOPS):
         raise TooLarge(
-            f"{name} has more than 256 elements inside one another, which is more than a document may have. Save it in a "
-            "simpler form, such as text, and add it again."
+            f"{name} has more than 256 elements inside one another, which is more than a document may have. Save it "
+            "in a simpler form, such as text, and add it again."
         )
 
 

@@ -14,7 +14,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from app.errors import BrokenFile, TooLarge
-from app.knowledge.readers.blocks import BlockBuilder, BlockKind, ReadDocument, ReadingLimits, require_shallow, table_text
+from app.knowledge.readers.blocks import (
+    BlockBuilder,
+    BlockKind,
+    ReadDocument,
+    ReadingLimits,
+    require_shallow,
+    table_text,
+)
 
 if TYPE_CHECKING:
     from docx.document import Document
