@@ -15,7 +15,8 @@ from app.store.knowledge.reading import ReadingQueue
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0  #: documents may be added by another process
-RENEW_SECONDS = 10.0  #: a claim's lease is renewed, and its progress stored, this often
+RENEW_SECONDS = 10.0  #: a claim's lease is renewed at least this often
+PROGRESS_SECONDS = 1.0  #: how far a document has been read is stored at most this often
 RETRY_SECONDS = 30.0  #: pause after a failure of the disk or the database
 
 
@@ -83,7 +84,9 @@ class Ingest:
 
     async def _read(self, job: ReadingJob) -> CutDocument | None:
         """The document; None if the claim is lost while it is read."""
-        share = 0.0
+        share, stored = 0.0, 0.0
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
 
         def progress(fraction: float) -> None:
             nonlocal share
@@ -93,8 +96,11 @@ class Ingest:
             read_isolated(job.data, job.name, self._tokenizer, progress, self._host, job.index)
         )
         try:
-            while not (await asyncio.wait([reading], timeout=RENEW_SECONDS))[0]:
-                if not await self._queue.progress(job, share):
+            while not (await asyncio.wait([reading], timeout=min(PROGRESS_SECONDS, RENEW_SECONDS)))[0]:
+                if share == stored and loop.time() < renewed + RENEW_SECONDS:
+                    continue
+                stored, renewed = share, loop.time()
+                if not await self._queue.progress(job, stored):
                     return None
             return await reading
         finally:

@@ -14,6 +14,7 @@ from app.domain.knowledge import DocumentState
 from app.errors import StorageUnavailable
 from app.knowledge import ingest as ingest_module
 from app.knowledge.ingest import Ingest
+from app.knowledge.readers.blocks import Progress
 from app.knowledge.reading_process import CutDocument, ReaderEnded, read_isolated
 from app.services.container import Services
 from app.store.db.database import Database
@@ -45,6 +46,29 @@ async def test_a_document_is_read_and_found(database: Database) -> None:
     assert (found.title, found.heading) == ("Shipping", "Where we ship > Times")
     assert "Asia: 9 days" in found.text
     assert not await ingest(database).read_next()
+
+
+async def test_progress_is_shown_long_before_the_lease_is_renewed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_module, "PROGRESS_SECONDS", 0.01)
+
+    async def half_read(data: bytes, name: str, tokenizer: Path, progress: Progress, *_: object) -> CutDocument:
+        progress(0.5)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(ingest_module, "read_isolated", half_read)
+    documents, reader = Documents(database), ingest(database)
+    added = await documents.add(LOCAL_USER_ID, None, "a.txt", b"text", kind="text")
+    reader.start()
+    try:
+        async with asyncio.timeout(ingest_module.RENEW_SECONDS / 2):
+            while not (view := await documents.get(LOCAL_USER_ID, added.id)).progress:
+                await asyncio.sleep(0.01)
+    finally:
+        await reader.close()
+    assert view.progress == reading_module.READ_SHARE * 0.5
 
 
 async def test_a_broken_document_fails_with_its_sentence(database: Database) -> None:
