@@ -64,7 +64,7 @@ async def test_progress_is_shown_long_before_the_lease_is_renewed(
     reader.start()
     try:
         async with asyncio.timeout(ingest_module.RENEW_SECONDS / 2):
-            while not (view := await documents.get(LOCAL_USER_ID, added.id)).progress:
+            while not (view := await documents.get(LOCAL_USER_ID, added.id)).progress:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         await reader.close()
