@@ -206,9 +206,7 @@ def _collection(usable: Sequence[CollectionView], name: str | None) -> str:
         if one.name.casefold() == name.casefold():
             return one.id
     names = ", ".join(f'"{one.name}"' for one in usable) or "none"
-    raise NotFound(
-        f'There is no collection "{name}". There are: {names}. Admins create others by POST /api/kb/collections.'
-    )
+    raise NotFound(f'There is no collection "{name}". There are: {names}. Admins create others at /desk#knowledge.')
 
 
 def _named(paths: Iterable[Path]) -> dict[str, Path]:

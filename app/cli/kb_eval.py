@@ -87,8 +87,9 @@ async def evaluate(
         lines += ["", f"{RERANKED}: the first {rerank} passages by {ways[-1].value}, sorted by {engine.info.name}"]
     if show_missed:
         for name, found in outcomes.items():
-            lines += ["", f"Not answered by the first {MISSED_DEPTH} passages, by {name}:"]
-            lines += [f"  {outcome.rank or '-':>2}  {outcome.question.text}" for outcome in missed(found)]
+            unanswered = [f"  {outcome.rank or '-':>2}  {outcome.question.text}" for outcome in missed(found)]
+            title = f"Not answered by the first {MISSED_DEPTH} passages, by {name}:"
+            lines += ["", title, *unanswered] if unanswered else ["", f"{title} none"]
     return lines
 
 

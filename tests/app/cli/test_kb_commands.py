@@ -139,7 +139,9 @@ def test_a_search_is_judged_by_questions(run: Run, folder: Path) -> None:
         "Not answered by the first 3 passages, by text:",
         "   -  parcel to the moon",
     ]
-    assert "1     1.000" in run("eval", file, "--half", "held-out", "--way", "text", "--collection", "knowledge")[1]
+    said = run("eval", file, "--half", "held-out", "--way", "text", "--collection", "knowledge", "--missed")[1]
+    assert "1     1.000" in said
+    assert said.splitlines()[-1] == "Not answered by the first 3 passages, by text: none"
     status, said, _ = run("eval", file, "--rerank", "5")
     assert status == 0
     assert said.splitlines()[2].startswith("reranked          2     0.500")
