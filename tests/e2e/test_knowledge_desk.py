@@ -206,6 +206,10 @@ def test_questions_that_found_nothing_are_grouped_and_marked_as_done(
         ada.wait_for_timeout(200)
     group.get_by_role("button", name="Search again").click()
     expect(group.locator("blockquote")).to_have_text("The zeppelin is moored in Ulm.")
+    group.get_by_role("button", name="Answers this question").press("Enter")
+    expect(group.get_by_text("Marked: “The zeppelin is moored in Ulm.”")).to_be_visible()
+    (marked,) = ada.request.get(f"{people_server.url}/api/kb/questions").json()["questions"]
+    assert marked["question"] == "zeppelin moored where"
     check_accessible(ada)
     group.get_by_role("button", name="Done").press("Enter")
     expect(ada.get_by_role("article")).to_have_count(1)

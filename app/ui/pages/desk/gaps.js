@@ -7,9 +7,10 @@ import { conversationUrl } from "../chat/address.js";
 import { button, field, latest } from "./controls.js";
 import { isAdmin, problem, register } from "./desk.js";
 import { passageItem, REASONS } from "./knowledge_texts.js";
+import { questionMarker } from "./questions.js";
 import { exchange } from "./review.js";
 
-/** @import { CollectionList, GapGroup, GapList, GapQuestion, Passages, Viewer } from "../../shared/api_types.js" */
+/** @import { CollectionList, GapGroup, GapList, GapQuestion, Passage, Passages, Viewer } from "../../shared/api_types.js" */
 
 const STATES = [["open", "Open"], ["done", "Done"]];
 const MAX_QUERY_CHARS = 2000;
@@ -50,14 +51,17 @@ function card(group, { viewer, names, isDone, changed }) {
   const usable = collections.filter((id) => names.has(id));
   const found = make("div", { class: "dk-found", role: "status" });
   const trouble = make("div");
+  const asked = question.slice(0, MAX_QUERY_CHARS);
+  /** Admins may edit every collection, and viewers none. @param {Passage} passage */
+  const marker = (passage) => (isAdmin(viewer) ? questionMarker(asked, passage, () => undefined) : []);
   const runSearch = latest();
   const again = button("Search again", () =>
     runSearch(
-      () => /** @type {Promise<Passages>} */ (request("GET", `/api/kb/search?${query({ q: question.slice(0, MAX_QUERY_CHARS), collection: usable, limit: 5 })}`)),
+      () => /** @type {Promise<Passages>} */ (request("GET", `/api/kb/search?${query({ q: asked, collection: usable, limit: 5 })}`)),
       ({ passages }) =>
         found.replaceChildren(
           make("p", {}, passages.length === 0 ? "Nothing is found now either." : `${plural(passages.length, "passage")} found now, best first. Whether they answer the question is yours to judge.`),
-          make("ol", { class: "dk-passages" }, ...passages.map((passage) => passageItem(passage))),
+          make("ol", { class: "dk-passages" }, ...passages.map((passage) => passageItem(passage, ...marker(passage)))),
         ),
       (error) => found.replaceChildren(problem(error)),
     ),
