@@ -17,17 +17,16 @@ import json
 import random
 import tempfile
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import httpx
 
 from benchmarks import machine
 from benchmarks.knowledge_ingest import make_document
+from benchmarks.live.asked_turns import add_documents, ask
 from benchmarks.live.server import LiveServer
 from benchmarks.quantiles import quantile
 from benchmarks.result_files import write_result
-from testing.json_events import read_json_events
 from testing.smollm2 import fetch_smollm2
 
 SECTIONS = 8  # of a document: more than a reply is given
@@ -54,13 +53,14 @@ async def measure(server: LiveServer, questions: int) -> dict[str, Any]:
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{server.port}", headers=browser.headers, timeout=120, trust_env=False
     ) as http:
-        collection = (await http.get("/api/kb/collections")).json()["collections"][0]["id"]
         topics = [f"zq{random.Random(number).randrange(10**6)}x" for number in range(questions + 1)]
-        for number, topic in enumerate(topics):
-            text = make_document(number, SECTIONS).replace("## Section", f"## Product {topic}, section").encode()
-            (await http.post("/api/kb/documents", files={"file": (f"{topic}.md", text)})).raise_for_status()
-        while any(one["state"] != "ready" for one in (await http.get("/api/kb/documents")).json()["documents"]):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+        texts = [
+            make_document(number, SECTIONS).replace("## Section", f"## Product {topic}, section")
+            for number, topic in enumerate(topics)
+        ]
+        collection = await add_documents(
+            http, [(f"{topic}.md", text.encode()) for topic, text in zip(topics, texts, strict=True)]
+        )
         times: dict[str, list[float]] = {way: [] for way in WAYS}
         tokens: dict[str, list[int]] = {way: [] for way in WAYS}
         cached: dict[str, list[int]] = {way: [] for way in WAYS}
@@ -73,9 +73,10 @@ async def measure(server: LiveServer, questions: int) -> dict[str, Any]:
                 else:
                     body["settings"] = {"max_tokens": MAX_REPLY_TOKENS, "temperature": 0}
                     body["collections"] = [] if way == "without" else [collection]
-                seconds, chat, stats = await ask(http, body)
+                asked = await ask(http, body)
+                chat, stats = asked.conversation_id, asked.reply["stats"]
                 if number:
-                    times[way].append(1000 * seconds)
+                    times[way].append(1000 * asked.first_text_s)
                     tokens[way].append(stats["prompt_tokens"])
                     cached[way].append(stats["cached_prompt_tokens"] or 0)
     return {
@@ -87,24 +88,6 @@ async def measure(server: LiveServer, questions: int) -> dict[str, Any]:
         }
         for way in WAYS
     }
-
-
-async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
-    """Returns the seconds to a reply's first text, its conversation, and its stats."""
-    sent = perf_counter()
-    answer = await http.post("/api/turns", json=body)
-    answer.raise_for_status()
-    turn = answer.json()
-    first: float | None = None
-    async with http.stream("GET", f"/api/turns/{turn['turn_id']}/events") as response:
-        async for event in read_json_events(response.aiter_bytes()):
-            if first is None and event.data.get("text"):
-                first = perf_counter() - sent
-    conversation = (await http.get(f"/api/conversations/{turn['conversation_id']}")).json()
-    reply = conversation["messages"][-1]
-    if first is None or reply["status"] != "complete":
-        raise RuntimeError(f"a reply is not complete: {reply}")
-    return first, turn["conversation_id"], reply["stats"]
 
 
 if __name__ == "__main__":

@@ -47,12 +47,17 @@ async def search_of_own_pages(folder: Path, engine: ChatEngine) -> AsyncIterator
         await database.close()
 
 
+def own_pages() -> list[Path]:
+    """The pages' files."""
+    pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+    return [*pages, *sorted((ROOT / "docs").glob("*.md"))]
+
+
 async def add_own_pages(database: Database) -> None:
     """Adds the pages, read and cut as the product does it. Nothing else may read documents meanwhile."""
     documents, queue = Documents(database), ReadingQueue(database, "one")
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
-    pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-    for page in [*pages, *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in own_pages():
         await documents.add(LOCAL_USER_ID, None, page.name, page.read_bytes(), kind="markdown")
         job = await queue.claim_next()
         assert job is not None

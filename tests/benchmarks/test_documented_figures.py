@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from app.knowledge.reranking import LIKELIHOOD_WEIGHT
+from app.settings import AppSettings
 from benchmarks.documented import (
     DELAY,
     DESK,
@@ -358,6 +359,18 @@ def test_knowledge() -> None:
         f"comes after {without:.0f} ms without sources, after {cold / 1000:.1f} s with "
         f"{answers['cold']['prompt_tokens']:,.0f} tokens of new ones, and after {warm:.0f} ms with the same ones again"
     )
+
+
+def test_what_is_cited() -> None:
+    found = result("2026-11-30-knowledge-citations")
+    says(
+        f"of {found['questions']} questions with an answer among the first three passages found, "
+        f"{found['replies_that_cite']} have replies that cite, and {percent(found['precision'], 1)} of their "
+        f"{found['citations']} citations name a passage that answers; "
+        f"always citing the first passage would be right for {percent(found['first_passage'], 1)}"
+    )
+    assert AppSettings().knowledge_min_parameters == 10**9
+    says("below a billion parameters")
 
 
 def test_what_a_search_finds() -> None:
