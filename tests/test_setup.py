@@ -253,6 +253,7 @@ def test_a_file_that_is_not_the_locked_one_is_refused(checkout: Checkout, index:
     assert checkout.installed("demo") == "1"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", ["UV_DEFAULT_INDEX", "PIP_LISTS"])
 def test_without_a_network_the_index_is_named(checkout: Checkout, settings: str) -> None:
     dead = "http://user:secret@127.0.0.1:9/simple"
@@ -293,6 +294,7 @@ def test_pips_environment_is_used_where_venv_has_no_pip(checkout: Checkout, inde
     assert f"using pip's settings: index-url {index.url}" in output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("moment", "step"),
     [

@@ -307,6 +307,7 @@ GROW_ONE_BLOCK = """async ([text, selector]) => {
 }"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "selector"),
     [

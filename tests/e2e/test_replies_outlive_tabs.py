@@ -119,6 +119,7 @@ def be_patient(context: BrowserContext) -> None:
     context.route(f"**/{PAGE_SCRIPT}", patient)
 
 
+@pytest.mark.full
 def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Server) -> None:
     context = new_browser(server)
     be_patient(context)

@@ -74,8 +74,8 @@ async def kill_again_and_again(
         ledger.check(session)
 
 
-async def test_five_kills(start: Start, launch: Start, database: Engine) -> None:
-    await kill_again_and_again(start, launch, database, seed=1, kills=5)
+async def test_three_kills(start: Start, launch: Start, database: Engine) -> None:
+    await kill_again_and_again(start, launch, database, seed=1, kills=3)
 
 
 @pytest.mark.full

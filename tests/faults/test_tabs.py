@@ -126,6 +126,7 @@ async def test_edits_one_after_another_are_siblings(start: Start, database: Engi
     assert texts_in(database) == Counter(make_question(number, 3) for number in range(3))
 
 
+@pytest.mark.full
 async def test_a_tab_that_slept_through_a_crash(start: Start, database: Engine) -> None:
     """It comes back with what it knew: nothing that it does overwrites what came after."""
     question = make_question(1, LONG)

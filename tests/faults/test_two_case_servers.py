@@ -205,6 +205,7 @@ async def test_without_notifications_each_server_looks_from_time_to_time(
         assert await listening(database, 0) == []
 
 
+@pytest.mark.full
 async def test_the_bot_stops_when_a_person_writes_at_the_other_server(
     start: Start, database: Engine, database_url: str
 ) -> None:

@@ -34,6 +34,7 @@ async def begun(http: httpx.AsyncClient, turn: dict[str, Any]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.full
 async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(start: Start) -> None:
     # It may be stopped in the middle of a transaction, which the database server ends after a while.
     a, b = start(delay=0.05, constants={"app.store.db.database.IDLE_TRANSACTION_SECONDS": 1}), start(lease_seconds=3)

@@ -124,7 +124,7 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT"])
 async def test_a_head_that_does_not_come_ends_the_connection(begun: bytes) -> None:
     async with bounded_server(head_timeout_s=0.3) as address:

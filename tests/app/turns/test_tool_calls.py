@@ -333,6 +333,7 @@ async def test_a_stop_while_a_tool_runs_ends_at_once_and_can_be_continued(
     assert free.calls == ["slow"]  # never twice
 
 
+@pytest.mark.full
 async def test_after_a_kill_a_call_that_ran_is_not_run_again(
     services: Services, engine: FakeEngine, free: DemoTools
 ) -> None:

@@ -208,6 +208,7 @@ async def test_old_passwords_and_keys_still_work(installation: Installation) -> 
             assert (await program.get("/metrics")).status_code == 200
 
 
+@pytest.mark.full
 async def test_old_conversations_go_on(installation: Installation) -> None:
     """Those with branches, settings, a named prompt; each with what is shown of it as the model's context."""
     user = installation.record.user("agent")
