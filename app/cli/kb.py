@@ -132,6 +132,12 @@ def evaluate(
     way: Annotated[
         SearchWay | None, typer.Option("--way", help="Only this way to search. Default: each that there is.")
     ] = None,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite", help="Also let the model of --model make questions of follow-ups, which have `before`."
+        ),
+    ] = False,
     rerank: Annotated[
         int,
         typer.Option(
@@ -162,6 +168,7 @@ def evaluate(
             collection_id=into,
             half=half,
             way=way,
+            rewrite=rewrite,
             rerank=rerank,
             show_missed=missed,
         )

@@ -14,11 +14,11 @@ from app.domain.ids import LOCAL_USER_ID
 from app.domain.knowledge import Passage, SearchWay
 from app.errors import InvalidInput, StartupError
 from app.knowledge.dense_search import DenseSearch, index_in
-from app.knowledge.evaluation import Find, Outcome, Scores, ask, format_table, missed, score
+from app.knowledge.evaluation import Find, Outcome, Scores, ask, ask_rewritten, format_table, missed, score
 from app.knowledge.hybrid_search import HybridSearch
 from app.knowledge.questions import Question, read_questions
 from app.models.folders import GUIDE
-from app.services.knowledge import make_reranker, search_thesaurus
+from app.services.knowledge import make_reranker, make_rewriter, search_thesaurus
 from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.knowledge.chunk_vectors import ChunkVectors
@@ -27,6 +27,7 @@ from app.store.knowledge.search import ChunkSearch
 from engine import ChatEngine, EngineSettings
 
 MISSED_DEPTH = 3
+REWRITTEN = "rewritten"
 RERANKED = "reranked"
 
 
@@ -39,6 +40,7 @@ async def evaluate(
     collection_id: str | None,
     half: str | None = None,
     way: SearchWay | None = None,
+    rewrite: bool = False,
     rerank: int = 0,
     show_missed: bool = False,
 ) -> list[str]:
@@ -48,12 +50,13 @@ async def evaluate(
         settings: name the encoder, without which only words are searched. The chunks that have no vector get one.
         collection_id: where to search; None is every collection.
         way: None is every way that there is.
+        rewrite: the last way once more, with the questions that the model makes of follow-ups.
         rerank: passages of the last way that the model sorts anew, as one more line of the table; 0: none.
 
     Raises:
         InvalidInput: the file cannot be read.
-        StartupError: a line is no question, a way needs an encoder and none is configured, or the model that is to
-            rerank runs on another server.
+        StartupError: a line is no question, no question is a follow-up to rewrite, a way needs an encoder and none is
+            configured, or the model that is to rerank runs on another server.
         EngineError: the encoder or the model cannot be loaded, or the model cannot score passages.
     """
     questions = _read(file, half)
@@ -61,12 +64,18 @@ async def evaluate(
     needs_encoder = ways != [SearchWay.TEXT]
     if needs_encoder and settings.encoder is None:
         raise StartupError(f"Searching by {ways[0].value} needs an encoder. Set ENGINE_ENCODER, or use --way text.")
+    if rewrite and not any(question.before for question in questions):
+        raise StartupError(
+            f"No question of {file} is a follow-up, so there is nothing to rewrite. Give one the messages and replies "
+            'before it: "before": [["message", "reply"]].'
+        )
+    needs_model = rewrite or rerank > 0
     with StageProgress() as progress:
-        if rerank:
+        if needs_model:
             settings = with_found_model(app, settings, progress)
         elif not settings.remote_url:  # the encoder alone
             settings = settings.model_copy(update={"model": str(GUIDE)})
-        async with make_engine(settings, progress) if needs_encoder or rerank else nullcontext() as engine:
+        async with make_engine(settings, progress) if needs_encoder or needs_model else nullcontext() as engine:
             search = await _search(database, search_thesaurus(app), engine if needs_encoder else None, progress)
             collections = None if collection_id is None else [collection_id]
             outcomes: dict[str, list[Outcome]] = {}
@@ -77,12 +86,20 @@ async def evaluate(
                     return await search.search(LOCAL_USER_ID, text, collections=collections, limit=limit, way=one)
 
                 outcomes[one.value] = await ask(questions, functools.partial(find, one=one))
+            find_last = functools.partial(find, one=ways[-1])
+            if rewrite and engine is not None:
+                progress(f"Asking {counted(len(questions), 'question')}, rewritten by {engine.info.name}", 0.0)
+                rewriter = make_rewriter(engine)
+                outcomes[REWRITTEN] = await ask_rewritten(
+                    questions, find_last, lambda question: rewriter.rewrite(question.text, question.before)
+                )
             if rerank and engine is not None:
                 progress(f"Asking {counted(len(questions), 'question')}, reranked by {engine.info.name}", 0.0)
-                find_last = functools.partial(find, one=ways[-1])
                 outcomes[RERANKED] = await ask(questions, _reranked(engine, find_last, rerank))
     scores: dict[str, Scores] = {name: score(found) for name, found in outcomes.items()}
     lines = format_table(scores).splitlines()
+    if rewrite and engine is not None:
+        lines += ["", f"{REWRITTEN}: by {ways[-1].value}, follow-ups as questions of {engine.info.name}"]
     if rerank and engine is not None:
         lines += ["", f"{RERANKED}: the first {rerank} passages by {ways[-1].value}, sorted by {engine.info.name}"]
     if show_missed:

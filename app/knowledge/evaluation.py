@@ -39,6 +39,17 @@ async def ask(questions: Iterable[Question], find: Find) -> list[Outcome]:
     return [Outcome(question, rank_of_answer(question, await find(question.text, DEPTH))) for question in questions]
 
 
+async def ask_rewritten(
+    questions: Iterable[Question], find: Find, rewrite: Callable[[Question], Awaitable[str]]
+) -> list[Outcome]:
+    """Asks what ``rewrite`` makes of every question; if that finds nothing, the question itself, as replies do."""
+    outcomes = []
+    for question in questions:
+        found = await find(await rewrite(question), DEPTH) or await find(question.text, DEPTH)
+        outcomes.append(Outcome(question, rank_of_answer(question, found)))
+    return outcomes
+
+
 def rank_of_answer(question: Question, passages: Sequence[Passage]) -> int | None:
     """Returns the rank, from 1, of the first passage that answers the question; its headings count as its words."""
     for rank, passage in enumerate(passages[:DEPTH], start=1):

@@ -25,6 +25,7 @@ class Question:
 
     text: str
     answers: tuple[str, ...]  #: phrases, any of which a passage that answers the question contains
+    before: tuple[tuple[str, str], ...] = ()  #: of a follow-up: the messages and replies before it, oldest first
     documents: tuple[str, ...] = ()  #: where the phrases stand; for readers of the file, no search looks at it
     half: str = ""  #: ``tuning`` may be looked at while a search is improved, ``held-out`` only judges it
     language: str = "en"
@@ -42,6 +43,7 @@ class _Line(BaseModel):
 
     question: str = Field(min_length=1, max_length=2_000)
     answers: list[str] = Field(min_length=1, max_length=100)
+    before: list[tuple[str, str]] = Field(default_factory=list, max_length=100)
     document: str | list[str] = Field(default_factory=list)
     half: str = ""
     language: str = "en"
@@ -89,6 +91,7 @@ def _question(line: str, number: int) -> Question:
     return Question(
         text=read.question,
         answers=tuple(read.answers),
+        before=tuple(read.before),
         documents=tuple(documents),
         half=read.half,
         language=read.language,

@@ -70,9 +70,7 @@ def make_sources(search: KnowledgeSearch, engine: ChatEngine, settings: AppSetti
         settings,
         read_sources_prompt(),
         reranker=make_reranker(engine) if settings.knowledge_rerank else None,
-        rewriter=read_knowledge_prompt("rewrite", partial(QuestionRewriter, engine))
-        if settings.knowledge_rewrite
-        else None,
+        rewriter=make_rewriter(engine) if settings.knowledge_rewrite else None,
     )
 
 
@@ -85,6 +83,15 @@ def make_reranker(engine: ChatEngine) -> Reranker:
     if not isinstance(engine, ReplyInspector):
         raise StartupError(CANNOT_RERANK)
     return read_knowledge_prompt("rerank", partial(Reranker, engine))
+
+
+def make_rewriter(engine: ChatEngine) -> QuestionRewriter:
+    """What makes questions of follow-ups by the model.
+
+    Raises:
+        StartupError: ``prompts/knowledge/rewrite.md`` cannot be used.
+    """
+    return read_knowledge_prompt("rewrite", partial(QuestionRewriter, engine))
 
 
 def search_thesaurus(settings: AppSettings) -> Thesaurus:

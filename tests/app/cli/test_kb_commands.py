@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,7 +148,19 @@ def test_a_search_is_judged_by_questions(run: Run, folder: Path) -> None:
     assert said.splitlines()[2].startswith("reranked          2     0.500")
     assert said.splitlines()[-1] == "reranked: the first 5 passages by text, sorted by guide"
 
+    follow_up = {
+        "question": "And parcels?",
+        "before": [["May goods be sent back?", "Yes."]],
+        "answers": ["thirty days"],
+    }
+    (folder / "follow-ups.jsonl").write_text(json.dumps(follow_up))
+    status, said, _ = run("eval", "files/follow-ups.jsonl", "--rewrite")
+    assert status == 0
+    assert said.splitlines()[2].startswith("rewritten          1     1.000")
+    assert said.splitlines()[-1] == "rewritten: by text, follow-ups as questions of guide"
+
     for arguments, sentence in [
+        ((file, "--rewrite"), "No question of files/questions.jsonl is a follow-up"),
         ((file, "--way", "dense"), "Searching by dense needs an encoder. Set ENGINE_ENCODER, or use --way text."),
         ((file, "--half", "other"), 'no question of the half "other"; there are: held-out, tuning'),
         (("missing.jsonl",), "missing.jsonl cannot be read: No such file"),

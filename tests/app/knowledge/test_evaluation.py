@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.domain.knowledge import Passage
-from app.knowledge.evaluation import Outcome, ask, format_table, missed, rank_of_answer, score
+from app.knowledge.evaluation import Outcome, ask, ask_rewritten, format_table, missed, rank_of_answer, score
 from app.knowledge.questions import Question, QuestionFileError, read_questions
 
 QUESTION = Question(text="How do I start?", answers=("make `run` starts [the chat](x.md)", "press Start"))
@@ -54,6 +54,26 @@ def test_scores_are_those_computed_by_hand() -> None:
         score([])
 
 
+async def test_a_follow_up_is_asked_as_rewritten_and_as_it_was_if_that_finds_nothing() -> None:
+    asked = list[str]()
+
+    async def find(text: str, _limit: int) -> Sequence[Passage]:
+        asked.append(text)
+        return {"rewritten": [passage("wrong"), passage("Press start")], "as it was": [passage("Press start")]}.get(
+            text, []
+        )
+
+    async def rewrite(question: Question) -> str:
+        return "rewritten" if question.before else "something else"
+
+    questions = [
+        Question(text="And then?", answers=("press Start",), before=(("How do I begin?", "Press Start."),)),
+        Question(text="as it was", answers=("press Start",)),
+    ]
+    assert [one.rank for one in await ask_rewritten(questions, find, rewrite)] == [2, 1]
+    assert asked == ["rewritten", "something else", "as it was"]
+
+
 def test_missed_are_those_below_the_third_passage() -> None:
     outcomes = [outcome(3), outcome(4), outcome(None)]
     assert missed(outcomes) == outcomes[1:]
@@ -82,11 +102,14 @@ def test_the_table_has_a_line_for_each_way() -> None:
 def test_a_file_is_read_with_its_halves() -> None:
     content = (
         '{"question": "a", "answers": ["x"], "document": "d.md", "half": "tuning", "note": 1}\n\n'
-        '{"question": "b", "answers": ["y", "z"], "document": ["d.md", "e.md"], "half": "held-out", "language": "de"}\n'
+        '{"question": "b", "answers": ["y", "z"], "document": ["d.md", "e.md"], "half": "held-out", "language": "de", '
+        '"before": [["c", "d"]]}\n'
     )
     first, second = read_questions(content)
     assert first == Question(text="a", answers=("x",), documents=("d.md",), half="tuning")
-    assert second == Question(text="b", answers=("y", "z"), documents=("d.md", "e.md"), half="held-out", language="de")
+    assert second == Question(
+        text="b", answers=("y", "z"), before=(("c", "d"),), documents=("d.md", "e.md"), half="held-out", language="de"
+    )
     assert read_questions(content, half="held-out") == [second]
 
 
@@ -101,6 +124,7 @@ def test_a_file_is_read_with_its_halves() -> None:
         ('{"question": "a", "answers": []}', "Line 1: answers"),
         ('{"question": "a", "answers": [" * "]}', "Line 1: an answer is empty"),
         ('{"question": "a", "answers": [7]}', "Line 1: answers.0"),
+        ('{"question": "a", "answers": ["x"], "before": [["only a message"]]}', "Line 1: before.0.1"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_its_line(content: str, sentence: str) -> None:
