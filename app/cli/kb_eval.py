@@ -124,10 +124,20 @@ async def _search(
     database: Database, thesaurus: Thesaurus, engine: ChatEngine | None, progress: StageProgress
 ) -> HybridSearch:
     """A search whose index has a vector of every chunk."""
-    dense = DenseSearch(lambda: engine.encoder if engine else None, ChunkVectors(database), index_in(database))
-    if engine is not None:
-        progress("Encoding the chunks that have no vector", 0.0)
-        while not await dense.catch_up():
+    vectors = ChunkVectors(database)
+    encoder = engine.encoder if engine is not None else None
+    dense = DenseSearch(lambda: encoder, vectors, index_in(database))
+    if encoder is not None:
+        waiting = await vectors.count_unencoded((await encoder.describe()).fingerprint)
+        encoded = 0
+
+        def report(count: int) -> None:
+            nonlocal encoded
+            encoded += count
+            progress("Encoding the chunks that have no vector", min(encoded / max(waiting, 1), 1.0))
+
+        report(0)
+        while not await dense.catch_up(report):
             pass
     return HybridSearch(ChunkSearch(database, thesaurus), dense)
 

@@ -169,10 +169,14 @@ class DenseSearch:
                 problem = str(error)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def catch_up(self) -> bool:
+    async def catch_up(self, progress: Callable[[int], None] | None = None) -> bool:
         """Encodes the chunks that have no vector of this encoder, and brings the index up to date.
 
-        Returns whether nothing is left; False after ``MAX_ENCODING_SECONDS``: call it again.
+        Args:
+            progress: called with the number of chunks that were encoded and saved since its last call.
+
+        Returns:
+            Whether nothing is left; False after ``MAX_ENCODING_SECONDS``: call it again.
 
         Raises:
             EngineError: the encoder cannot be used now.
@@ -194,6 +198,8 @@ class DenseSearch:
         last = ""
         while waiting := await self._records.unencoded(info.fingerprint, ENCODED_AT_ONCE, last):
             await self._encode(encoder, info, index, waiting)
+            if progress is not None:
+                progress(len(waiting))
             last = waiting[-1].chunk_id
             if monotonic() > ends:
                 return False

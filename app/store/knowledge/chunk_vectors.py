@@ -51,7 +51,7 @@ class ChunkVectors:
             sa.select(c.id, c.collection_id, v.title, c.heading, words)
             .join_from(_CHUNK, _DOCUMENT, _IS_SEARCHED)
             .join(_VERSION, sa.and_(v.document_id == c.document_id, v.version == c.version))
-            .where(sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint, c.windows.is_(None)), c.id > after)
+            .where(_lacks_vectors(fingerprint), c.id > after)
             .order_by(c.id)
             .limit(limit)
         )
@@ -60,6 +60,16 @@ class ChunkVectors:
             ChunkText(chunk_id=id, collection_id=owner, place=place_of(title, heading), text=text or "")
             for id, owner, title, heading, text in rows
         ]
+
+    async def count_unencoded(self, fingerprint: str) -> int:
+        """Returns how many chunks lack vectors of this encoder."""
+        statement = (
+            sa.select(sa.func.count())
+            .select_from(_CHUNK)
+            .join(_DOCUMENT, _IS_SEARCHED)
+            .where(_lacks_vectors(fingerprint))
+        )
+        return await self._database.read(lambda session: session.scalar(statement) or 0)
 
     async def save(self, fingerprint: str, vectors: Mapping[str, StoredVectors]) -> None:
         """Stores vectors by chunk id. Chunks that are gone meanwhile are left out."""
@@ -110,6 +120,11 @@ class ChunkVectors:
     async def _stored(self, statement: Prepared, fingerprint: str, chunk_ids: Collection[str]) -> dict[str, bytes]:
         given = {"ids": list(chunk_ids), "fingerprint": fingerprint}
         return dict(await self._database.read_rows(lambda connection: statement.rows(connection, given)))
+
+
+def _lacks_vectors(fingerprint: str) -> sa.ColumnElement[bool]:
+    c = _CHUNK.c
+    return sa.or_(c.vector_of.is_(None), c.vector_of != fingerprint, c.windows.is_(None))
 
 
 def _select_stored(column: InstrumentedAttribute[bytes | None]) -> Prepared:

@@ -83,7 +83,9 @@ async def test_every_change_reaches_the_index_and_only_the_change_is_loaded(monk
     monkeypatch.setattr(dense_search, "ENCODED_AT_ONCE", 2)
     encoder, records = FakeEncoder(), Records(**RECORDS)
     search = DenseSearch(lambda: encoder, records, in_memory)
-    await search.catch_up()
+    encoded = list[int]()
+    await search.catch_up(encoded.append)
+    assert (sum(encoded), len(encoded)) == (len(RECORDS), 2)
     assert records.num_loaded == 0  # what was encoded here goes straight into the index
     del records.chunks["refunds"]
     records.chunks["printer"] = ("board", RECORDS["printer"][1])  # its document moved

@@ -103,6 +103,7 @@ async def test_saved_vectors_come_back_until_the_encoder_changes(database: Datab
     assert await vectors.vectors("one", ["a1", "a2", "b1", "gone"]) == {"a1": b"\x00\x01", "b1": b"\xff\x00"}
     assert await vectors.windows("one", {"a1", "a2"}) == {"a1": b"w\x00\x01"}
     assert [one.chunk_id for one in await vectors.unencoded("one", 9)] == ["a2"]
+    assert (await vectors.count_unencoded("one"), await vectors.count_unencoded("two")) == (1, 3)
     assert await vectors.encoded("two") == {}
     assert await vectors.vectors("two", ["a1"]) == await vectors.windows("two", ["a1"]) == {}
     assert [one.chunk_id for one in await vectors.unencoded("two", 9)] == ["a1", "a2", "b1"]
