@@ -201,6 +201,7 @@ def _expect_copied(page: Page, text: str) -> None:
     page.wait_for_function("async text => (await navigator.clipboard.readText()).trim() === text", arg=text)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", ["wheel", "key"])
 def test_however_little_one_scrolls_up_the_text_stays_there(chat: ChatPage, by: str) -> None:
     chat.page.set_viewport_size({"width": 700, "height": 420})

@@ -176,6 +176,7 @@ def test_search_in_titles_and_texts(seeded: ChatPage) -> None:
     expect(seeded.row("Beta").first).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_search_opens_at_the_message_on_whatever_branch(server: Server, new_tab: NewTab) -> None:
     texts = [f"filler {number}" for number in range(160)]
     texts[20] = "the zirconium is here"

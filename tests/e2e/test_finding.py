@@ -113,6 +113,7 @@ def test_keys_work_outside_of_fields_only_and_can_be_turned_off(seeded: ChatPage
     expect(seeded.box).to_be_focused()
 
 
+@pytest.mark.full
 def test_the_theme_and_the_text_size_hold_on_every_page_from_the_first_frame(
     server: Server, new_browser: NewBrowser
 ) -> None:

@@ -42,6 +42,7 @@ def test_close_the_tab_and_come_back(chat: ChatPage, new_tab: NewTab) -> None:
     expect(later.replies.last.locator(".dm-stats")).to_have_text(re.compile(r"^300 tokens "))
 
 
+@pytest.mark.full
 def test_two_browsers_stream_together(new_browser: NewBrowser, server: Server) -> None:
     chats = [ChatPage(new_browser(server).new_page(), server.url).open() for _ in range(2)]
     for chat in chats:

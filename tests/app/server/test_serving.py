@@ -23,7 +23,7 @@ class _Server(serving._Server):
         yield  # pytest keeps its own handlers
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("ends", [True, False])
 async def test_what_is_being_said_when_it_ends(ends: bool) -> None:
     """The whole of it, though the machine stands still for longer than anybody waits; or it is cut."""

@@ -134,7 +134,7 @@ async def test_what_a_killed_run_left_is_deleted_and_nothing_else(services: Serv
     assert left_in(folder) == {made.file.name, "deskmate.db.0017.20200101T000000000000Z.backup"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_the_process_makes_a_backup_and_deletes_what_has_expired(services: Services, folder: Path) -> None:
     await asyncio.to_thread(folder.mkdir)
     old = [f"d.0018.202001{day:02}T000000000000Z.scheduled.backup" for day in range(1, 29)]
@@ -146,7 +146,7 @@ async def test_the_process_makes_a_backup_and_deletes_what_has_expired(services:
     assert left_in(folder) == {Path(report.file).name, old[-1], "d.0018.20200101T000000000000Z.backup", "notes.txt"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_a_stopped_backup_leaves_what_the_next_one_deletes(services: Services, folder: Path) -> None:
     """Cancelled as by a shutdown: the process and its programs end at once."""
     task = asyncio.create_task(run_backup(url_of(services), folder, "7/4"))

@@ -133,7 +133,7 @@ async def test_long_texts_are_found_from_beginning_to_end(services: Services) ->
     assert await found(services, '"w1 w3"') == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_what_was_there_before_is_indexed_behind_everybodys_back(services: Services) -> None:
     await fill(services, messages=700, title="Old")  # more than one batch; nobody searches meanwhile
     rows = select(func.count(SearchEntry.message_id.distinct()))

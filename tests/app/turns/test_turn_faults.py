@@ -104,6 +104,7 @@ async def test_the_end_is_saved_when_the_disk_has_room_again(
     assert len((await services.conversations.list(ME)).items) == 1
 
 
+@pytest.mark.full
 @only_sqlite
 async def test_a_shutdown_with_a_full_disk_ends_and_the_next_start_knows(
     settings: AppSettings, engine: FakeEngine, open_services: Open, monkeypatch: pytest.MonkeyPatch
