@@ -19,11 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks import machine
 from benchmarks.knowledge_ingest import make_document
-from benchmarks.live.asked_turns import add_documents, ask
+from benchmarks.live.asked_turns import add_documents, ask, signed_in
 from benchmarks.live.server import LiveServer
 from benchmarks.quantiles import quantile
 from benchmarks.result_files import write_result
@@ -49,10 +47,7 @@ def main() -> None:
 
 async def measure(server: LiveServer, questions: int) -> dict[str, Any]:
     """Asks the questions in turns of all ways, after one that warms up."""
-    (browser,) = await server.sign_up(1)
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{server.port}", headers=browser.headers, timeout=120, trust_env=False
-    ) as http:
+    async with signed_in(server) as http:
         topics = [f"zq{random.Random(number).randrange(10**6)}x" for number in range(questions + 1)]
         texts = [
             make_document(number, SECTIONS).replace("## Section", f"## Product {topic}, section")

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from app.knowledge.questions import Question, read_questions
 from benchmarks import machine
-from benchmarks.live.asked_turns import add_documents, ask
+from benchmarks.live.asked_turns import add_documents, ask, signed_in
 from benchmarks.live.server import LiveServer
 from benchmarks.result_files import write_result
 from testing.own_pages import QUESTIONS, own_pages
@@ -57,10 +57,7 @@ def main() -> None:
 
 async def measure(server: LiveServer, count: int) -> dict[str, Any]:
     """Asks the first ``count`` questions that the search finds an answer to."""
-    (browser,) = await server.sign_up(1)
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{server.port}", headers=browser.headers, timeout=600, trust_env=False
-    ) as http:
+    async with signed_in(server) as http:
         collection = await add_documents(http, [(page.name, page.read_bytes()) for page in own_pages()])
         replies: list[dict[str, Any]] = []
         with tqdm(total=count, desc="asking", dynamic_ncols=True, leave=False) as bar:

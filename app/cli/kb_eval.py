@@ -79,6 +79,7 @@ async def evaluate(
             search = await _search(database, search_thesaurus(app), engine if needs_encoder else None, progress)
             collections = None if collection_id is None else [collection_id]
             outcomes: dict[str, list[Outcome]] = {}
+            notes: list[str] = []
             for one in ways:
                 progress(f"Asking {counted(len(questions), 'question')} by {one.value}", 0.0)
 
@@ -93,15 +94,14 @@ async def evaluate(
                 outcomes[REWRITTEN] = await ask_rewritten(
                     questions, find_last, lambda question: rewriter.rewrite(question.text, question.before)
                 )
+                notes += ["", f"{REWRITTEN}: by {ways[-1].value}, follow-ups as questions of {engine.info.name}"]
             if rerank and engine is not None:
                 progress(f"Asking {counted(len(questions), 'question')}, reranked by {engine.info.name}", 0.0)
                 outcomes[RERANKED] = await ask(questions, _reranked(engine, find_last, rerank))
+                sorting = f"the first {rerank} passages by {ways[-1].value}, sorted by {engine.info.name}"
+                notes += ["", f"{RERANKED}: {sorting}"]
     scores: dict[str, Scores] = {name: score(found) for name, found in outcomes.items()}
-    lines = format_table(scores).splitlines()
-    if rewrite and engine is not None:
-        lines += ["", f"{REWRITTEN}: by {ways[-1].value}, follow-ups as questions of {engine.info.name}"]
-    if rerank and engine is not None:
-        lines += ["", f"{RERANKED}: the first {rerank} passages by {ways[-1].value}, sorted by {engine.info.name}"]
+    lines = [*format_table(scores).splitlines(), *notes]
     if show_missed:
         for name, found in outcomes.items():
             unanswered = [f"  {outcome.rank or '-':>2}  {outcome.question.text}" for outcome in missed(found)]

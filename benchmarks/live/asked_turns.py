@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import httpx
 
+from benchmarks.live.server import LiveServer
 from testing.json_events import read_json_events
 
 
@@ -20,6 +22,15 @@ class AskedTurn:
     conversation_id: str
     reply: dict[str, Any]  #: the message, as ``GET /api/conversations/{id}`` has it
     first_text_s: float  #: seconds from sending the message to the reply's first text
+
+
+@asynccontextmanager
+async def signed_in(server: LiveServer) -> AsyncGenerator[httpx.AsyncClient]:
+    """Yields an HTTP client of a new user."""
+    (browser,) = await server.sign_up(1)
+    url = f"http://127.0.0.1:{server.port}"
+    async with httpx.AsyncClient(base_url=url, headers=browser.headers, timeout=600, trust_env=False) as http:
+        yield http
 
 
 async def add_documents(http: httpx.AsyncClient, files: Iterable[tuple[str, bytes]]) -> str:
