@@ -17,7 +17,7 @@ help:
 	@echo "make test       all tests except the long ones, browser tests included"
 	@echo "make test-fast  while writing, in a minute and a half: no browser, killed servers, PostgreSQL, the guide's own; nothing slow"
 	@echo "make test-web   the tests of the pages' scripts that need no browser; make test runs them too"
-	@echo "make test-full  the long tests: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
+	@echo "make test-full  the long tests: more seeds, slow variants, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make test-compose  test the server in containers (needs Docker): build, crash, backup, restore"
 	@echo "make lint       ruff, mypy --strict, eslint, tsc --strict, the layers as import contracts"
 	@echo "make bench      compare the engine with its peers on this machine; ARGS=--quick for a short run"
