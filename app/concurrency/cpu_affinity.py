@@ -1,8 +1,9 @@
-"""CPU affinity: on a machine with two CPUs, keeps one free for the engine's thread.
+"""CPU affinity and priority: on a machine with two CPUs, keeps one free for the engine's thread.
 
 All threads but the engine's share the GIL anyway. If the system spreads them over both CPUs, the engine's thread keeps
 waiting for one, even while the other is idle (``/proc/PID/task/TID/schedstat`` counts that while
-``benchmarks.product`` runs). More CPUs need no pinning, and one CPU leaves no choice: nothing is done then.
+``benchmarks.product`` runs). Other programs, such as PostgreSQL, move it to the CPU of the thread that serves the page:
+there it goes first. More CPUs need neither, and one CPU leaves no choice: nothing is done then.
 """
 
 from __future__ import annotations
@@ -15,29 +16,35 @@ from weakref import WeakSet
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 
-#: ``nice`` value: the thread that serves the page gets nine times the CPU time of such a thread when both are busy.
-WORKING_NICENESS = 10
-#: The same for a thread that mostly waits for another server and needs a little CPU time at once after each answer: the
-#: page's thread gets 2.4 times as much.
+#: ``nice`` value of the thread that serves the page: the engine's thread gets 2.4 times its CPU time when both are busy.
+#: A thread can never raise its priority again, but those of the engine are started by one that has kept its own.
+SERVING_NICENESS = 4
+#: The same for a thread that mostly waits for another server and needs a little CPU time at once after each answer.
 WAITING_NICENESS = 4
+#: The thread that serves the page gets four times the CPU time of such a thread.
+WORKING_NICENESS = 10
 
 _lock = threading.Lock()
 _followers: WeakSet[threading.Thread] = WeakSet()
 _is_pinned = False
 
 
-def pin_to_first_cpu() -> None:
-    """Pins to the first CPU the calling thread, those that called :func:`follow_pinning`, and what they start later."""
+def give_way_to_engine() -> None:
+    """Pins to the first CPU the calling thread, those that called :func:`follow_pinning`, and what they start later.
+
+    The calling thread's priority is lowered, too, and so is that of what it starts later.
+    """
     global _is_pinned
     if _HAS_TWO_CPUS:
         with _lock:
             _is_pinned = True
             for thread in {threading.current_thread(), *_followers}:
                 _pin(thread)
+        _lower_priority(SERVING_NICENESS)
 
 
 def follow_pinning() -> None:
-    """Lets :func:`pin_to_first_cpu` pin the calling thread, too; at once, if it has been called before.
+    """Lets :func:`give_way_to_engine` pin the calling thread, too; at once, if it has been called before.
 
     Whether anything is pinned depends on the engine's device, which is known long after the first threads have started.
     """
@@ -52,10 +59,14 @@ def become_background_thread(niceness: int = WORKING_NICENESS) -> None:
     """As :func:`follow_pinning`, and lowers the thread's priority, so that other threads on its CPU run first."""
     follow_pinning()
     if _HAS_TWO_CPUS:
-        thread = threading.get_native_id()
-        lowered = max(os.getpriority(os.PRIO_PROCESS, thread), niceness)  # the whole program may run at a lower one
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, lowered)
+        _lower_priority(niceness)
+
+
+def _lower_priority(niceness: int) -> None:
+    thread = threading.get_native_id()
+    lowered = max(os.getpriority(os.PRIO_PROCESS, thread), niceness)  # the whole program may run at a lower one
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, lowered)
 
 
 def _pin(thread: threading.Thread) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from app.concurrency.cpu_affinity import follow_pinning, pin_to_first_cpu
+from app.concurrency.cpu_affinity import follow_pinning, give_way_to_engine
 from app.concurrency.garbage_collection import exempt_imported_objects, exempt_loaded_objects, paused_gc
 from app.errors import StartupError
 from app.server.http_protocol import protocol_for, raise_open_file_limit
@@ -146,14 +146,14 @@ async def serve(
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
     """Wraps the engine: on CPU, pins the event loop and its pools so that the engine's thread has a CPU of its own."""
     async with engine as running:
-        _pin_beside(running)
+        _give_way(running)
         yield running
 
 
-def _pin_beside(engine: ChatEngine) -> None:
-    """On CPU, pins the calling thread, which runs the event loop, and the threads that work for it."""
+def _give_way(engine: ChatEngine) -> None:
+    """On CPU, the calling thread, which runs the event loop, and the threads that work for it give way to the engine."""
     if engine.info.device == "cpu":
-        pin_to_first_cpu()
+        give_way_to_engine()
 
 
 class _Load(AbstractAsyncContextManager[ChatEngine]):
@@ -181,7 +181,7 @@ class _Load(AbstractAsyncContextManager[ChatEngine]):
                 return
             error = task.exception()
             if error is None:
-                _pin_beside(self._engine)
+                _give_way(self._engine)
             on_end(error)
 
         self._task = self._background.start_in_background()

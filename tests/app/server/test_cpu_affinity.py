@@ -1,4 +1,4 @@
-"""Which processors threads may use, in a process of its own that has two."""
+"""Which processors threads may use, and with what priority, in a process of its own that has two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAM = """
 import asyncio, json, os, sys, threading
 allowed = sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]
 os.sched_setaffinity(0, allowed)
-from app.concurrency.cpu_affinity import become_background_thread, follow_pinning, pin_to_first_cpu
+from app.concurrency.cpu_affinity import become_background_thread, follow_pinning, give_way_to_engine
 from engine.runtime.background import run_in_daemon_thread
 
 def mine():
@@ -27,8 +27,14 @@ def from_thread(work):
     return told[0]
 
 def nice():
-    become_background_thread()
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+def nice_in_background():
+    become_background_thread()
+    return nice()
+
+async def of_engine(work):
+    return await run_in_daemon_thread(work), await run_in_daemon_thread(lambda: from_thread(work))
 
 class Earlier(threading.Thread):
     # Says, once it is asked, where it may run.
@@ -52,14 +58,14 @@ class Earlier(threading.Thread):
 
 begins = {"background": become_background_thread, "a follower": follow_pinning, "other": int}
 earlier = {name: Earlier(begin) for name, begin in begins.items()}
-pin_to_first_cpu()
+asyncio.run(of_engine(mine))  # the model is loaded
+give_way_to_engine()
 print(json.dumps({
     "main": mine(),
     "threads of it": from_thread(mine),
-    "the engine's": asyncio.run(run_in_daemon_thread(mine)),
-    "threads of that": asyncio.run(run_in_daemon_thread(lambda: from_thread(mine))),
-    "nice of main": os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
-    "nice of another": from_thread(nice),
+    "the engine's": asyncio.run(of_engine(mine)),
+    "nice": [nice(), from_thread(nice), from_thread(nice_in_background)],
+    "nice of the engine's": asyncio.run(of_engine(nice)),
     "earlier": {name: thread.ask() for name, thread in earlier.items()},
 }))
 """
@@ -81,10 +87,9 @@ def test_of_two_processors_one_is_left_to_the_engine() -> None:
     assert run_program(2) == {
         "main": [0],
         "threads of it": [0],
-        "the engine's": [0, 1],
-        "threads of that": [0, 1],
-        "nice of main": NICE,
-        "nice of another": max(NICE, 10),
+        "the engine's": [[0, 1], [0, 1]],
+        "nice": [max(NICE, 4), max(NICE, 4), max(NICE, 10)],
+        "nice of the engine's": [NICE, NICE],
         "earlier": {"background": [0], "a follower": [0], "other": [0, 1]},
     }
 
@@ -92,6 +97,7 @@ def test_of_two_processors_one_is_left_to_the_engine() -> None:
 @pytest.mark.parametrize("processors", [1, 3])
 def test_with_one_or_many_nothing_changes(processors: int) -> None:
     found = run_program(processors)
-    assert found["main"] == found["threads of it"] == found["the engine's"] == list(range(processors))
+    assert found["main"] == found["threads of it"] == list(range(processors))
+    assert found["the engine's"] == [list(range(processors))] * 2
     assert found["earlier"] == {name: list(range(processors)) for name in ("background", "a follower", "other")}
-    assert found["nice of another"] == NICE
+    assert found["nice"] == [NICE] * 3

@@ -69,7 +69,7 @@ class Running:
 
 @asynccontextmanager
 async def _loading(data_dir: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterator[Running]:
-    monkeypatch.setattr(serving, "pin_to_first_cpu", lambda: None)
+    monkeypatch.setattr(serving, "give_way_to_engine", lambda: None)
     monkeypatch.setattr(serving, "exempt_imported_objects", lambda: None)
     monkeypatch.setattr(serving, "exempt_loaded_objects", lambda: None)
     monkeypatch.setattr("app.main.mount_ui", lambda app, _services: app)
@@ -114,8 +114,9 @@ async def test_the_threads_that_began_before_the_model_was_loaded_leave_its_cpu_
     monkeypatch.setattr(cpu_affinity, "_HAS_TWO_CPUS", True)
     monkeypatch.setattr(cpu_affinity, "_is_pinned", False)
     monkeypatch.setattr(cpu_affinity, "_pin", lambda thread: pinned.add(thread.name))
+    monkeypatch.setattr(cpu_affinity, "_lower_priority", lambda _: None)  # of the tests, for good
     async with _loading(tmp_path, monkeypatch) as server:
-        monkeypatch.setattr(serving, "pin_to_first_cpu", cpu_affinity.pin_to_first_cpu)
+        monkeypatch.setattr(serving, "give_way_to_engine", cpu_affinity.give_way_to_engine)
         assert (await server.http.get("/api/conversations")).json()["items"] == []
         assert pinned == set()
         server.engine.loaded.set_result(None)
@@ -181,7 +182,7 @@ async def test_a_server_that_shares_its_database_accepts_connections_once_its_mo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     """A proxy sends messages to the other servers meanwhile."""
-    monkeypatch.setattr(serving, "pin_to_first_cpu", lambda: None)
+    monkeypatch.setattr(serving, "give_way_to_engine", lambda: None)
     monkeypatch.setattr("app.main.mount_ui", lambda app, _services: app)
     listener = serving.bind("127.0.0.1", 0)
     engine, ready = EngineThatIsEntered(), list[str | None]()
