@@ -144,14 +144,14 @@ async def serve(
 
 @asynccontextmanager
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
-    """Wraps the engine: on CPU, pins the event loop and its pools so that the engine's thread has a CPU of its own."""
+    """Wraps the engine: once it runs, on CPU, the event loop and its pools give way to the engine's thread."""
     async with engine as running:
         _give_way(running)
         yield running
 
 
 def _give_way(engine: ChatEngine) -> None:
-    """On CPU, the calling thread, which runs the event loop, and the threads that work for it give way to the engine."""
+    """On CPU, the calling thread, which runs the event loop, and those that work for it give way to the engine."""
     if engine.info.device == "cpu":
         give_way_to_engine()
 
