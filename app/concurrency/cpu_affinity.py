@@ -16,7 +16,7 @@ from weakref import WeakSet
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 
-#: ``nice`` value of the thread that serves the page: when both are busy, the engine's thread gets 2.4 times its CPU time.
+#: ``nice`` value of the thread that serves the page: if both are busy, the engine's gets 2.4 times its CPU time.
 #: A thread can never raise its priority again, but the engine's are started by one that has kept its own.
 SERVING_NICENESS = 4
 #: The same for a thread that mostly waits for another server and needs a little CPU time at once after each answer.
