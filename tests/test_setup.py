@@ -566,6 +566,7 @@ def test_npm_that_hangs_is_stopped_with_what_it_started(npm_checkout: Path) -> N
     assert not (npm_checkout / "tests/web/node_modules").exists()
 
 
+@pytest.mark.full
 def test_npm_that_fails_shows_what_it_said(npm_checkout: Path) -> None:
     done = set_up(npm_checkout, "echo network ENOTFOUND; exit 3")
     assert done.returncode == 1
@@ -573,6 +574,7 @@ def test_npm_that_fails_shows_what_it_said(npm_checkout: Path) -> None:
     assert "cannot be reached: https://mirror" in done.stderr
 
 
+@pytest.mark.full
 def test_npm_runs_again_only_when_the_lock_file_changes(npm_checkout: Path) -> None:
     install = "mkdir -p tests/web/node_modules; echo run >> runs"
     for _ in range(2):

@@ -74,6 +74,7 @@ async def kill_again_and_again(
         ledger.check(session)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)], indirect=True)
 async def test_three_kills(start: Start, launch: Start, database: Engine) -> None:
     await kill_again_and_again(start, launch, database, seed=1, kills=3)
 

@@ -567,6 +567,7 @@ def test_every_table_is_copied_or_derived() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("targets", ["postgresql", pytest.param("sqlite", marks=pytest.mark.full)], indirect=True)
 def test_everything_arrives(source: str, targets: Databases, tmp_path: Path) -> None:
     before = everything(source)
     target = targets.new()
@@ -608,6 +609,7 @@ copy.copy_history(sys.argv[1], sys.argv[2], lambda stage, share: None)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("targets", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)], indirect=True)
 @pytest.mark.parametrize(
     ("rows", "begun"),
     [
