@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,3 +60,7 @@ def _starter() -> ThreadPoolExecutor:
     may raise its own priority again.
     """
     return ThreadPoolExecutor(1, thread_name_prefix="deskmate-starter")
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_starter.cache_clear)  # a forked process has only the thread that forked it
