@@ -88,6 +88,7 @@ class _Acts:
         self._agents: list[str] = order["agents"]
         self._known: list[str] = order["cases"]
         self._lines = os.open(order["lines"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(self._lines, b"\n")  # ends a line in which the process before was killed
 
     async def visit(self, dice: random.Random) -> None:
         """A visitor, who writes, asks for a person and rates."""
@@ -145,7 +146,7 @@ class _Acts:
             await asyncio.sleep(0.02)
 
     def _tell(self, line: Line) -> None:
-        os.write(self._lines, json.dumps(line).encode() + b"\n")  # in one piece: a kill tears none
+        os.write(self._lines, json.dumps(line).encode() + b"\n")  # a kill tears it at most between two pages
 
     async def write(self, act: Act) -> Line:
         visitor = _visitor(act)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -49,8 +50,9 @@ class CaseLedger:
             if not line.endswith(b"\n"):  # its end is still being written
                 return
             self._offset += len(line)
-            self.num_lines += 1
-            self._add(json.loads(line))
+            with suppress(json.JSONDecodeError):  # empty, or a killed process's last: nobody acts before it is written
+                self._add(json.loads(line))
+                self.num_lines += 1
 
     def _add(self, line: dict[str, Any]) -> None:
         client_id = line.get("client_id")

@@ -130,12 +130,14 @@ async def kill_again_and_again(
                 break
             print(f"seed {seed}, kill {kill}")  # shown where the test fails
             process = desk.start(f"{seed} {kill}")
-            if dice.random() < 0.9:
-                await desk.wait_for_lines(process, dice.randint(1, 2 * MAX_ACTS))
-                await asyncio.sleep(dice.uniform(0, 0.005))
-            else:
-                await asyncio.sleep(dice.uniform(0, 0.2))
-            process.send_signal(signal.SIGKILL)
+            try:
+                if dice.random() < 0.9:
+                    await desk.wait_for_lines(process, dice.randint(1, 2 * MAX_ACTS))
+                    await asyncio.sleep(dice.uniform(0, 0.005))
+                else:
+                    await asyncio.sleep(dice.uniform(0, 0.2))
+            finally:  # also where the test fails: it would keep a CPU from the tests that follow
+                process.send_signal(signal.SIGKILL)
             assert process.wait(TIMEOUT_SECONDS) == -signal.SIGKILL, desk.log
             desk.check(receiver)
         await desk.finish(receiver)
