@@ -2,8 +2,8 @@
 
 All threads but the engine's share the GIL anyway. If the system spreads them over both CPUs, the engine's thread keeps
 waiting for one, even while the other is idle (``/proc/PID/task/TID/schedstat`` counts that while
-``benchmarks.product`` runs). Other programs, such as PostgreSQL, move it to the CPU of the thread that serves the page:
-there it goes first. More CPUs need neither, and one CPU leaves no choice: nothing is done then.
+``benchmarks.product`` runs). Other programs, such as PostgreSQL, drive it to the CPU of the page's thread, where
+its priority is the higher one. More CPUs need neither, and one CPU leaves no choice: nothing is done then.
 """
 
 from __future__ import annotations
