@@ -19,7 +19,7 @@ _HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 #: ``nice`` value of the thread that serves the page: if both are busy, the engine's gets 2.4 times its CPU time.
 #: A thread can never raise its priority again, but the engine's are started by one that has kept its own.
 SERVING_NICENESS = 4
-#: The same for a thread that mostly waits for another server and needs a little CPU time at once after each answer.
+#: As low, for a thread that mostly waits for another server and needs a little CPU time at once after each answer.
 WAITING_NICENESS = 4
 #: The thread that serves the page gets four times the CPU time of such a thread.
 WORKING_NICENESS = 10
@@ -56,7 +56,7 @@ def follow_pinning() -> None:
 
 
 def become_background_thread(niceness: int = WORKING_NICENESS) -> None:
-    """As :func:`follow_pinning`, and lowers the thread's priority, so that other threads on its CPU run first."""
+    """As :func:`follow_pinning`, and lowers the thread's priority: the engine's thread goes first on its CPU."""
     follow_pinning()
     if _HAS_TWO_CPUS:
         _lower_priority(niceness)

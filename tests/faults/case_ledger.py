@@ -50,7 +50,7 @@ class CaseLedger:
             if not line.endswith(b"\n"):  # its end is still being written
                 return
             self._offset += len(line)
-            with suppress(json.JSONDecodeError):  # empty, or a killed process's last: nobody acts before it is written
+            with suppress(json.JSONDecodeError):  # empty, or torn by a kill: nobody was told it
                 self._add(json.loads(line))
                 self.num_lines += 1
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class KilledDesk:
         self.url = AppSettings(_env_file=None, **self._settings).resolved_database_url
         self.ledger = CaseLedger(folder / "lines")
         self._order: dict[str, Any] = {}
+        self._process: ForkedProcess | None = None  # the newest
 
     async def open(self, receiver: Receiver) -> None:
         """Makes an inbox that a bot answers first, one that people do, two agents, and a webhook."""
@@ -70,7 +72,14 @@ class KilledDesk:
             "finish": finish,
             **self._order,
         }
-        return self._host.fork(self._folder / "log", acts=acts)
+        self._process = self._host.fork(self._folder / "log", acts=acts)
+        return self._process
+
+    def end(self) -> None:
+        """Kills what a test that failed has left running: it would keep a CPU from the tests that follow."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(TIMEOUT_SECONDS)
 
     async def finish(self, receiver: Receiver) -> None:
         """Runs a last process, which does what is left and ends. It may take long, as long as webhooks are sent.
@@ -116,12 +125,16 @@ class KilledDesk:
             self.ledger.check(connection, at_the_end=at_the_end)
 
 
-async def kill_again_and_again(
-    host: ServerHost, folder: Path, database_url: str | None, *, seed: int, kills: int
-) -> None:
+@pytest.fixture
+def desk(server_host: ServerHost, tmp_path: Path, database_url: str | None) -> Iterator[KilledDesk]:
+    desk = KilledDesk(server_host, tmp_path, database_url)
+    yield desk
+    desk.end()
+
+
+async def kill_again_and_again(desk: KilledDesk, *, seed: int, kills: int) -> None:
     """The process dies ``kills`` times or more, sometimes while it starts; a last one does what is left."""
     dice = random.Random(seed)
-    desk = KilledDesk(host, folder, database_url)
     async with receiving() as receiver:
         receiver.drop_every = 7
         await desk.open(receiver)
@@ -130,14 +143,12 @@ async def kill_again_and_again(
                 break
             print(f"seed {seed}, kill {kill}")  # shown where the test fails
             process = desk.start(f"{seed} {kill}")
-            try:
-                if dice.random() < 0.9:
-                    await desk.wait_for_lines(process, dice.randint(1, 2 * MAX_ACTS))
-                    await asyncio.sleep(dice.uniform(0, 0.005))
-                else:
-                    await asyncio.sleep(dice.uniform(0, 0.2))
-            finally:  # also where the test fails: it would keep a CPU from the tests that follow
-                process.send_signal(signal.SIGKILL)
+            if dice.random() < 0.9:
+                await desk.wait_for_lines(process, dice.randint(1, 2 * MAX_ACTS))
+                await asyncio.sleep(dice.uniform(0, 0.005))
+            else:
+                await asyncio.sleep(dice.uniform(0, 0.2))
+            process.send_signal(signal.SIGKILL)
             assert process.wait(TIMEOUT_SECONDS) == -signal.SIGKILL, desk.log
             desk.check(receiver)
         await desk.finish(receiver)
@@ -147,11 +158,11 @@ async def kill_again_and_again(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_six_kills(server_host: ServerHost, tmp_path: Path, database_url: str | None) -> None:
-    await kill_again_and_again(server_host, tmp_path, database_url, seed=1, kills=6)
+async def test_six_kills(desk: KilledDesk) -> None:
+    await kill_again_and_again(desk, seed=1, kills=6)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # three to five minutes beside the other long tests, more on slow machines
-async def test_two_hundred_kills(server_host: ServerHost, tmp_path: Path, database_url: str | None) -> None:
-    await kill_again_and_again(server_host, tmp_path, database_url, seed=2, kills=200)
+async def test_two_hundred_kills(desk: KilledDesk) -> None:
+    await kill_again_and_again(desk, seed=2, kills=200)

@@ -167,7 +167,7 @@ class Database:
 
 
 def _threads(number: int, name: str, niceness: int = WORKING_NICENESS) -> ThreadPoolExecutor:
-    """Threads of lower priority than the event loop, where many readers wait for text while one thread writes."""
+    """Threads that do not go before the event loop, where many readers wait for text while one thread writes."""
     return ThreadPoolExecutor(
         number, thread_name_prefix=name, initializer=become_background_thread, initargs=(niceness,)
     )
